@@ -283,15 +283,15 @@ def test_the_nice_value_of_an_autogroup_works():
 def test_the_weight_of_a_control_group_works(top):
     if not os.access(top, os.W_OK):
         pytest.skip(f"{top} can't be written")
-    way = CgroupWeight(Path(top))
+    way = CgroupWeight(Path(top), f"rota-test-{os.getpid()}")
     found = measure(way)
     if found.ratio is None:
         pytest.skip(found.why)
     assert found.works
-    assert not list(Path(top).glob(f"rota-*ground-{os.getpid()}"))
+    assert not list(Path(top).glob(f"rota-test-{os.getpid()}*"))
 
 
 def test_a_way_that_is_refused_says_why(tmp_path):
-    found = measure(CgroupWeight(tmp_path / "absent"))
+    found = measure(CgroupWeight(tmp_path / "absent", "rota-test"))
     assert (found.ratio, found.works) == (None, False)
     assert "No such file" in found.why

@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from rota.share.cuda import EventPieces, bound_memory, mps_environment, stream
+from rota.share.cuda import EventPieces, bound_memory
+from rota.share.mps import mps_environment
 
 pytestmark = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -31,17 +32,6 @@ def test_a_background_runs_out_of_memory_first():
             torch.empty(256 << 20, dtype=torch.uint8, device=device)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
-
-
-@needs_gpu
-@pytest.mark.parametrize("background", [True, False])
-def test_what_runs_on_a_stream_of_its_own_is_seen_after_it(background):
-    device = torch.device("cuda", 0)
-    one = torch.ones(1000, device=device)
-    with stream(device, background=background) as own:
-        assert own.priority == (0 if background else -1)
-        two = one * 2
-    assert two.sum().item() == 2000
 
 
 def test_priorities_of_mps_are_told_only_where_its_daemon_is():

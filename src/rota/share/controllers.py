@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from rota.share.marks import IDLE, NAMES, REDUCE, STEP, WAIT, Mark, Seen
+from rota.share.marks import IDLE, LIMIT, NAMES, REDUCE, STEP, WAIT, Mark, Seen
 from rota.share.watch import Bench, Finished, LearningTime, Look, Standing, Watch, began_of
 
-LIMIT = 1.1  # of the foreground's slowdown, as published
+LEAST_LIMIT = 1.001  # of a slowdown: of a foreground that allows none, waits are used all the same
 SAFETY = 0.8  # of what the limit leaves is used: times are learned with an error
 ATTACK, DECAY = 1.0, 0.1  # weights of a segment's last time: if it is over the limit, and else
 CHEAPER = 0.05  # weight of a lower price: what a piece costs varies
@@ -145,10 +145,8 @@ class Footing:
     ``learned``.
     """
 
-    def __init__(self, limit: float, *, learns: bool) -> None:
-        if not 1.0 < limit < float("inf"):
-            raise ValueError(f"limit={limit!r} must be a number above 1, as 1.1")
-        self.limit = limit
+    def __init__(self, *, learns: bool) -> None:
+        self.limit = LIMIT  # of the slowdown: the present foreground's
         self.bench, self.pieces = Bench(), Pieces()
         self.present: Look | None = None
         self.alone = False  # whether no piece ran in the steps of ``present.finished``
@@ -166,6 +164,7 @@ class Footing:
         if self._since_s is None:
             self._since_s = now_s
         look = self.present = self._watch.look(seen, now_s, self.bench.step_s)
+        self.limit = max(LEAST_LIMIT, self._watch.limit)
         if look.anew:
             self.bench.renew()
         if (finished := look.finished) is not None:
@@ -230,7 +229,7 @@ def _wait(seconds: float, why: str) -> Verdict:
 
 
 class SlowdownFeedback:
-    """Pieces as long as the foreground's segments are not slower than ``limit`` (DeepPool, 2.3).
+    """Pieces as long as the foreground's segments are within its limit (DeepPool, 2.3).
 
     As published, for each segment of a step: slowdown = recent / usual, where recent follows the
     last time at once if it is over the limit and slowly else; a piece may be launched if that of
@@ -254,10 +253,8 @@ class SlowdownFeedback:
     ``waits`` are the segments in which the device is idle: on a GPU also LOAD.
     """
 
-    def __init__(self, limit: float = LIMIT, waits: frozenset[int] = frozenset({WAIT})) -> None:
-        self._footing = Footing(limit, learns=True)
-        self._rate = SAFETY * (limit - 1)
-        self._limit, self._waits = limit, waits
+    def __init__(self, waits: frozenset[int] = frozenset({WAIT})) -> None:
+        self._footing, self._waits = Footing(learns=True), waits
         self._recent = [0.0] * len(NAMES)
         self._prices = [1.0] * len(NAMES)
         self._renew()
@@ -318,6 +315,15 @@ class SlowdownFeedback:
         return self._footing.totals()
 
     # -- the rule --------------------------------------------------------------------------------
+
+    @property
+    def _limit(self) -> float:
+        return self._footing.limit
+
+    @property
+    def _rate(self) -> float:
+        """The part of a usual step that each step gives."""
+        return SAFETY * (self._footing.limit - 1)
 
     def _rule(self, mark: Mark, now_s: float, piece: int) -> Verdict:
         bench, segment = self._footing.bench, mark.segment
@@ -448,8 +454,8 @@ class StrictIdle:
     slows the foreground all the same: nothing here knows how long either takes.
     """
 
-    def __init__(self, limit: float = LIMIT, waits: frozenset[int] = frozenset({WAIT})) -> None:
-        self._footing, self._waits = Footing(limit, learns=False), waits
+    def __init__(self, waits: frozenset[int] = frozenset({WAIT})) -> None:
+        self._footing, self._waits = Footing(learns=False), waits
 
     def ask(self, seen: Seen, now_s: float, piece: int = 0) -> Verdict:
         """See :class:`Controller`."""
@@ -497,8 +503,8 @@ class Aimd:
     window is 0.1 s, or four steps if they take longer: our choices. It keeps no limit.
     """
 
-    def __init__(self, limit: float = LIMIT) -> None:
-        self._footing = Footing(limit, learns=True)
+    def __init__(self) -> None:
+        self._footing = Footing(learns=True)
         self._renew()
 
     def _renew(self) -> None:

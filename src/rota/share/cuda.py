@@ -1,4 +1,4 @@
-"""What CUDA offers to keep a background apart: events, priorities, a bound of its memory.
+"""What CUDA offers to keep a background apart: events, and a bound of its memory.
 
 Written to the documentation of torch and of the CUDA Multi-Process Service; unverified on a GPU.
 The priority of a stream counts within one process. Between processes kernels take turns by time
@@ -10,15 +10,10 @@ lets a background have one piece on the device, told by an event, and the next o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-LOW, HIGH = 0, -1  # priorities of torch's streams: the lower number goes first
-MPS_LOW, MPS_HIGH = "1", "0"  # CUDA_MPS_CLIENT_PRIORITY: below normal, and normal
 
 
 class EventPieces:
@@ -45,18 +40,6 @@ class EventPieces:
         return count
 
 
-@contextmanager
-def stream(device: torch.device, *, background: bool) -> Iterator[torch.cuda.Stream]:
-    """A stream of its own, of low priority for a ``background`` in the same process."""
-    import torch
-
-    own = torch.cuda.Stream(device, priority=LOW if background else HIGH)
-    own.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(own):
-        yield own
-    torch.cuda.current_stream(device).wait_stream(own)
-
-
 def bound_memory(device: torch.device, *, bytes_at_most: int) -> float:
     """Let torch's allocator have so much, so that the background runs out of memory first.
 
@@ -69,19 +52,3 @@ def bound_memory(device: torch.device, *, bytes_at_most: int) -> float:
     fraction = min(1.0, max(0, bytes_at_most) / total)
     torch.cuda.set_per_process_memory_fraction(fraction, device)
     return fraction
-
-
-def mps_environment(
-    environment: Mapping[str, str], *, background: bool, percentage: int = 100
-) -> dict[str, str]:
-    """The variables of a process to be started where a daemon of MPS serves; {} where none does.
-
-    ``percentage`` is of the processors that a background may occupy at once. Both are read when the
-    process makes its context, and stay.
-    """
-    if "CUDA_MPS_PIPE_DIRECTORY" not in environment:
-        return {}
-    told = {"CUDA_MPS_CLIENT_PRIORITY": MPS_LOW if background else MPS_HIGH}
-    if background:
-        told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(max(percentage, 1), 100))
-    return told

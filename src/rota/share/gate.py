@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rota.share.controllers import LEAST_PIECE_S, LIMIT, Controller, SlowdownFeedback
+from rota.share.controllers import LEAST_PIECE_S, Controller, SlowdownFeedback
 from rota.share.marks import LOAD, WAIT, Seen
-from rota.share.page import DEVICE, FillWriter, PageReader
+from rota.share.page import FillWriter, PageReader
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class Gate:
         self._controller, self._read, self._awaited = controller, read, awaited
         self._fills, self._clock, self._busy_clock = fills, clock, busy_clock
         self._launches: Launches | None = None
-        self._paged: tuple[str, PageReader] | None = None
+        self._page: PageReader | None = None
         self._running = False  # a piece began, and no hook has ended it
         self._until_s = self._busy_began_s = self._tell_at_s = 0.0
         self._open = False
@@ -63,23 +63,17 @@ class Gate:
         self.on = True
 
     @classmethod
-    def told(cls, path: str | None, device: int, awaited: Awaited) -> Gate:
-        """The gate beside the page of this path, which may have ``{device}`` in it; None: no gate.
-
-        ``ROTA_FILLS_LIMIT`` is the slowdown that the foreground allows, 1.1 unless it is set.
-        """
+    def told(cls, path: str | None, awaited: Awaited) -> Gate:
+        """The gate beside the page of this path; None: no gate."""
         if not path:
             gate = cls(SlowdownFeedback(), lambda _: Seen(), awaited)
             gate.on = False
             return gate
-        limit = _limit_of(os.environ.get("ROTA_FILLS_LIMIT"))
-        present = path.replace(DEVICE, str(device))
-        reader = PageReader(present)
         on_gpu = bool(os.environ.get("ROTA_DEVICE"))
         waits = frozenset({WAIT, LOAD} if on_gpu else {WAIT})
-        fills = FillWriter(present)
-        gate = cls(SlowdownFeedback(limit, waits), reader.read, awaited, fills=fills)
-        gate._paged = (path, reader)
+        page = PageReader(path)
+        gate = cls(SlowdownFeedback(waits), page.read, awaited, fills=FillWriter(path))
+        gate._page = page
         return gate
 
     def watch(
@@ -89,9 +83,11 @@ class Gate:
         if not self.on:
             return
         if device.type == "cuda" and self._launches is None:
-            from rota.share.cuda import EventPieces
+            from rota.share.cuda import EventPieces, bound_memory
 
             self._launches = EventPieces(device)
+            if (told := os.environ.get("ROTA_MEMORY_BYTES")) is not None:
+                bound_memory(device, bytes_at_most=int(told))
         for module in model.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(self._before(2 * self._hooks))
@@ -154,27 +150,14 @@ class Gate:
         """Ask again before each piece."""
         self._open = False
 
-    def move(self, device: int | None) -> None:
-        """The rank goes on on another device, if one is named, and beside its page."""
-        if device is None or self._paged is None or DEVICE not in self._paged[0]:
-            return
-        path, reader = self._paged
-        present = path.replace(DEVICE, str(device))
-        reader.close()
-        self._paged = (path, PageReader(present))
-        self._read = self._paged[1].read
-        if self._fills is not None:
-            self._fills.close()
-        self._fills = FillWriter(present)
-
     def close(self) -> None:
         """The rank is done."""
         self.leave()
         self.on = False
         if self._fills is not None:
             self._fills.close()
-        if self._paged is not None:
-            self._paged[1].close()
+        if self._page is not None:
+            self._page.close()
 
     def _end(self, now_s: float) -> None:
         """What ran until now was a piece."""
@@ -194,12 +177,3 @@ class Gate:
         if self._fills is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TELL_EVERY_S
             self._fills.write(now_s, *self._controller.totals())
-
-
-def _limit_of(text: str | None) -> float:
-    """The limit; the usual one for what is none, which a program may have set."""
-    try:
-        limit = float(text or LIMIT)
-    except ValueError:
-        return LIMIT
-    return limit if 1.0 < limit < float("inf") else LIMIT

@@ -10,6 +10,8 @@ STEP = (LOAD, FORWARD, BACKWARD, REDUCE, OPTIMISE, WAIT)  # what a step's time i
 
 ALIVE, STOPPED, GONE = "alive", "stopped", "gone"  # the process that writes marks
 
+LIMIT = 1.1  # of a foreground's slowdown where it allows no other, as published
+
 Seconds = tuple[float, ...]  # by segment
 NONE: Seconds = (0.0,) * len(NAMES)
 
@@ -29,6 +31,7 @@ class Mark(NamedTuple):
     since_s: float  # when that segment began
     sums_s: Seconds  # seconds in each segment in this epoch, until ``since_s``
     done_s: Seconds  # the same, until the end of the last step
+    limit: float = LIMIT  # of the slowdown that it allows
 
 
 class Seen(NamedTuple):

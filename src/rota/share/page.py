@@ -19,6 +19,7 @@ from rota.share.marks import (
     ALIVE,
     GONE,
     IDLE,
+    LIMIT,
     NAMES,
     NOBODY,
     NONE,
@@ -28,28 +29,27 @@ from rota.share.marks import (
     Seen,
 )
 
-MAGIC = 0x524F5441  # of this layout
-BODY = struct.Struct("=IqdqqqdQ16d")  # magic, pid, began, epoch, steps, segment, since, count, sums
+MAGIC = 0x524F5442  # of this layout
+# Magic, pid, began, limit, epoch, steps, segment, since, count; then seconds by segment, twice.
+BODY = struct.Struct("=IqddqqqdQ16d")
 CHECK = struct.Struct("=I")
 SIZE = BODY.size + CHECK.size
 MOST_READS = 3  # of a page that is being written
 LOOK_EVERY_S = 0.2
 STATE_EVERY_S = 0.05  # between looks at the writer's process, which are system calls
 TICKS = os.sysconf("SC_CLK_TCK")
-DEVICE = "{device}"  # in a path: stands for the index of the device
 
 
 class MarkWriter:
     """A foreground's side. Without a ``path`` nothing is written, and a call costs next to nothing.
 
-    ``path`` may have ``{device}`` in it, for the index of the device that the process is on. Where
-    the page can't be made, as on a full disk, training goes on without one.
+    ``limit`` is the slowdown that the foreground allows. Where the page can't be made, as on a full
+    disk, training goes on without one.
     """
 
-    def __init__(self, path: str | None, device: int = 0) -> None:
-        self._template = path
+    def __init__(self, path: str | None, limit: float = LIMIT) -> None:
         self._map: mmap.mmap | None = None
-        self._pid, self._started_s = os.getpid(), 0.0
+        self._pid, self._started_s, self._limit = os.getpid(), 0.0, limit
         self._epoch = self._steps = self._count = 0
         self._sums = list(NONE)
         self._done = NONE
@@ -57,11 +57,9 @@ class MarkWriter:
         self.on = bool(path)
         if path:
             self._started_s = process_start_s(self._pid) or 0.0
-            self._open(device)
+            self._open(path)
 
-    def _open(self, device: int) -> None:
-        assert self._template is not None
-        path = self._template.replace(DEVICE, str(device))
+    def _open(self, path: str) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -72,13 +70,6 @@ class MarkWriter:
                 os.close(descriptor)
         self.on = self._map is not None
         self._write()
-
-    def move(self, device: int) -> None:
-        """Write into the page of another device from now on; the former one tells of nobody."""
-        if not self._template or DEVICE not in self._template:
-            return
-        self.close()
-        self._open(device)
 
     def enter(self, segment: int) -> None:
         """A segment of a step begins, and the one before is over."""
@@ -128,18 +119,9 @@ class MarkWriter:
         if self._map is None:
             return
         self._count += 1
-        body = BODY.pack(
-            MAGIC,
-            self._pid,
-            self._started_s,
-            self._epoch,
-            self._steps,
-            self.segment,
-            self._since_s,
-            self._count,
-            *self._sums,
-            *self._done,
-        )
+        own = (self._pid, self._started_s, self._limit, self._epoch, self._steps)
+        present = (self.segment, self._since_s, self._count)
+        body = BODY.pack(MAGIC, *own, *present, *self._sums, *self._done)
         self._map[:] = body + CHECK.pack(crc32(body))
 
 
@@ -264,12 +246,36 @@ def decode(page: bytes) -> Mark | None:
     body = page[: BODY.size]
     if len(page) < SIZE or CHECK.unpack(page[BODY.size : SIZE])[0] != crc32(body):
         return None
-    magic, pid, started_s, epoch, steps, segment, since_s, _, *seconds = BODY.unpack(body)
+    magic, pid, started_s, limit, epoch, steps, segment, since_s, _, *seconds = BODY.unpack(body)
     if magic != MAGIC:
         return None
     cut = len(NAMES)
     sums_s, done_s = tuple(seconds[:cut]), tuple(seconds[cut:])
-    return Mark(pid, started_s, epoch, steps, segment, since_s, sums_s, done_s)
+    return Mark(pid, started_s, epoch, steps, segment, since_s, sums_s, done_s, limit)
+
+
+def is_told(path: str | os.PathLike[str]) -> bool:
+    """True if a process that is not gone has left a mark on this page."""
+    try:
+        mark = decode(Path(path).read_bytes())
+    except OSError:
+        return False
+    return mark is not None and process_state(mark.pid, mark.started_s) != GONE
+
+
+def tell_mute(path: str | os.PathLike[str], pid: int, limit: float = LIMIT) -> None:
+    """Write on a page that this process computes, and that nothing is known of its steps.
+
+    Raises OSError.
+    """
+    began_s = process_start_s(pid) or 0.0
+    about = (MAGIC, pid, began_s, limit, 0, 0, OTHER, time.monotonic(), 0)
+    body = BODY.pack(*about, *NONE, *NONE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, body + CHECK.pack(crc32(body)), 0)
+    finally:
+        os.close(descriptor)
 
 
 def process_start_s(pid: int) -> float | None:

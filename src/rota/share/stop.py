@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
-from rota.share.controllers import Controller
+from rota.share.controllers import Controller, Totals
 from rota.share.marks import Seen
 
+STOP_AGAIN_S = 0.1
 SLICE_S = 0.02  # that a tree runs at once; a signal, and the wake-up after it, are short beside it
 LONG_SLICE_S = 0.5  # where there is no foreground
 
-# It waits for the end of its input, which no death of the throttling process prevents.
+# It waits for the end of its input, which no death of the throttling process prevents. A word in it
+# says that there is nothing to do.
 GUARD = """
 import os, signal, sys
-sys.stdin.buffer.read()
+if sys.stdin.buffer.read():
+    sys.exit()
 seen, todo = set(), [int(sys.argv[1])]
 while todo:
     pid = todo.pop()
@@ -72,6 +76,10 @@ class Duty:
         # A foreground that comes meanwhile must not wait for the end of a long slice.
         return Move(True, SLICE_S)
 
+    def totals(self) -> Totals:
+        """How things went since the beginning."""
+        return self._controller.totals()
+
     def pause(self, now_s: float) -> None:
         """The tree was stopped, or has ended, for another reason."""
         if self._slice_ends_s is not None:
@@ -89,7 +97,7 @@ class Throttle:
 
     def __init__(self, pid: int, duty: Duty, send: Callable[[signal.Signals], object]) -> None:
         self._duty, self._send = duty, send
-        self._stopped = False
+        self._stopped, self._stop_at_s = False, 0.0
         words = [sys.executable, "-IS", "-c", GUARD, str(pid)]
         self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -103,19 +111,21 @@ class Throttle:
         """Do what is due, and return the seconds until the next look."""
         move = self._duty.turn(seen, now_s)
         if not move.runs:
-            # Again each time: what was being forked at the last signal is stopped by this one.
-            self._send(signal.SIGSTOP)
-            self._stopped = True
+            # Again at the next look, and then now and then: for what was being forked meanwhile.
+            if not self._stopped or now_s >= self._stop_at_s:
+                self._send(signal.SIGSTOP)
+                self._stop_at_s = now_s + STOP_AGAIN_S if self._stopped else now_s
+                self._stopped = True
         elif self._stopped:
             self._send(signal.SIGCONT)
             self._stopped = False
         return move.again_s
 
     def close(self) -> None:
-        """Let the tree run."""
+        """Let the tree run, and whatever stops it later be."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             if self._stopped:
                 self._send(signal.SIGCONT)
                 self._stopped = False
-            self._guard.stdin.close()
-            self._guard.wait()
+            with suppress(BrokenPipeError):  # somebody has killed the guard
+                self._guard.communicate(b"over")

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from rota.share.marks import (
     GONE,
     IDLE,
+    LIMIT,
     NAMES,
     NONE,
     OTHER,
@@ -86,6 +87,11 @@ class Watch:
         self._last: Mark | None = None
         self._torn_since_s: float | None = None
 
+    @property
+    def limit(self) -> float:
+        """The slowdown that the foreground allows, by its last good mark."""
+        return self._last.limit if self._last is not None else LIMIT
+
     def look(self, seen: Seen, now_s: float, usual_s: float = 0.0) -> Look:
         """Judge what is ``seen``; ``usual_s`` are the seconds of a usual step, 0 if not known."""
         mark = seen.mark
@@ -129,6 +135,7 @@ def is_plausible(mark: Mark, now_s: float) -> bool:
     if not all(map(isfinite, (mark.started_s, mark.since_s, *mark.sums_s, *mark.done_s))):
         return False
     whole = mark.pid > 0 and mark.epoch >= 0 and mark.steps >= 0 and mark.segment in range(8)
+    whole = whole and isfinite(mark.limit) and mark.limit >= 1.0
     timely = 0 <= mark.since_s <= now_s + AHEAD_S and sum(mark.sums_s) <= mark.since_s + AHEAD_S
     grown = all(0 <= d <= s for d, s in zip(mark.done_s, mark.sums_s, strict=True))
     return whole and timely and grown

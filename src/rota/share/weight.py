@@ -74,14 +74,17 @@ class Nice:
 
 
 class CgroupWeight:
-    """Two control groups below ``top``: one of the least weight, and one of the usual."""
+    """Two control groups below ``top``: one of the least weight, and one of the usual.
+
+    ``whose`` tells their names from those of others.
+    """
 
     name = "cgroup"
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, whose: str) -> None:
         self._top = top
-        self._low = top / f"rota-background-{os.getpid()}"
-        self._usual = top / f"rota-foreground-{os.getpid()}"
+        self._low = top / f"{whose}-background"
+        self._usual = top / f"{whose}-foreground"
 
     def lower(self, pid: int) -> None:
         """See :class:`Way`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rota.share.marks import BACKWARD, FORWARD, LOAD, OPTIMISE
+from rota.share.marks import BACKWARD, FORWARD, LIMIT, LOAD, OPTIMISE
 from rota.share.page import MarkWriter
 
 if TYPE_CHECKING:
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 class Segments:
     """The marks of one rank, if it was told a page; without one no hook is set.
 
+    ``limit`` is the slowdown that it allows, as text.
+
     A step begins with loading. Forward begins as the model is called, or as a loader's piece is
     there; backward as a gradient arrives at the model's output; the optimiser's segment lasts until
     the next step. Marks are those of the program: on a GPU, of when it launches what follows.
     """
 
-    def __init__(self, path: str | None, device: int) -> None:
-        self.page = MarkWriter(path, device)
+    def __init__(self, path: str | None, limit: str | None = None) -> None:
+        self.page = MarkWriter(path, _limit_of(limit))
         self._cut: Any = None
 
     def watch(self, model: torch.nn.Module, optimizers: Iterable[Any]) -> None:
@@ -46,10 +48,8 @@ class Segments:
             self._cut = cut
             self.page.renew()
 
-    def move(self, device: int | None) -> None:
-        """The training goes on, on this device if one is named."""
-        if device is not None:
-            self.page.move(device)
+    def go_on(self) -> None:
+        """The training goes on, maybe on another device."""
         self.page.renew()
         self.page.enter(LOAD)
 
@@ -65,6 +65,15 @@ class Segments:
 
     def _optimise(self, *_: Any) -> None:
         self.page.enter_step(OPTIMISE)
+
+
+def _limit_of(text: str | None) -> float:
+    """The limit; the usual one for what is none, which a program may have set."""
+    try:
+        limit = float(text or LIMIT)
+    except ValueError:
+        return LIMIT
+    return limit if 1.0 <= limit < float("inf") else LIMIT
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:

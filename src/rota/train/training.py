@@ -437,8 +437,7 @@ class Training:
             self._state.restore(device)
             if self._member.replica is not None:
                 self._member.device = self._member.replica.device = self._state.device
-        self.segments.move(device)
-        self.gate.move(device)
+        self.segments.go_on()
 
     def enlist(self) -> None:
         """Let the member know what it is to hand over."""

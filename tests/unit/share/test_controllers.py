@@ -76,11 +76,16 @@ def run(controller, training, seconds, piece=0):
     controller.ended(training.now_s + seconds, seconds)
 
 
-@pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("limit", [1.0, 0.5, float("nan"), float("inf")])
-def test_a_limit_is_above_one(kind, limit):
-    with pytest.raises(ValueError, match="must be a number above 1"):
-        kind(limit)
+@pytest.mark.parametrize(("limit", "pause_s"), [(1.5, 0.25), (1.0, 125.0), (float("nan"), 1.25)])
+def test_the_limit_is_that_of_the_present_foreground(limit, pause_s):
+    """Beside one that tells nothing of its steps; a limit that is none makes the page senseless."""
+    controller = SlowdownFeedback()
+    mute = Seen(Training().seen().mark._replace(segment=OTHER, limit=limit))
+    assert controller.ask(mute, 100.0).go
+    controller.began(100.0)
+    controller.ended(100.1, 0.1)
+    assert not controller.ask(mute, 100.1 + 0.99 * pause_s).go
+    assert controller.ask(mute, 100.1 + 1.01 * pause_s).go
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -1,11 +1,10 @@
 """The gate of a background rank, on a clock of its own, and on the hooks of a real model."""
 
-import pytest
 import torch
 
 from rota.share.controllers import LEAST_PIECE_S, SlowdownFeedback, Totals, Verdict
 from rota.share.gate import Gate
-from rota.share.marks import FORWARD, NOBODY, Seen
+from rota.share.marks import FORWARD, LOAD, NOBODY, Seen
 from rota.share.page import FillWriter, MarkWriter, read_fill
 
 
@@ -144,7 +143,7 @@ def test_a_model_asks_before_each_layer_forward_and_backward_and_before_the_opti
 
 
 def test_without_a_page_there_is_no_gate_and_no_hook(monkeypatch):
-    gate = Gate.told(None, 0, lambda _: False)
+    gate = Gate.told(None, lambda _: False)
     model = torch.nn.Linear(2, 2)
     gate.watch(model, [], torch.device("cpu"))
     gate.ask(0)
@@ -154,24 +153,17 @@ def test_without_a_page_there_is_no_gate_and_no_hook(monkeypatch):
     assert not model._forward_hooks
 
 
-@pytest.mark.parametrize(("text", "limit"), [("1.3", 1.3), ("", 1.1), ("0.9", 1.1), ("x", 1.1)])
-def test_the_limit_is_that_of_the_environment(monkeypatch, tmp_path, text, limit):
-    monkeypatch.setenv("ROTA_FILLS_LIMIT", text)
-    gate = Gate.told(str(tmp_path / "page"), 0, lambda _: False)
-    assert isinstance(gate._controller, SlowdownFeedback)
-    assert gate._controller._limit == limit
-    gate.close()
-
-
-def test_it_follows_its_rank_to_another_device(tmp_path):
-    path = str(tmp_path / "{device}.marks")
-    foreground = MarkWriter(path, 1)
-    foreground.enter(FORWARD)
-    gate = Gate.told(path, 0, lambda _: False)
+def test_it_follows_a_link_to_another_page(tmp_path):
+    link, pages = tmp_path / "fills", [tmp_path / "one", tmp_path / "two"]
+    for page, segment in zip(pages, (FORWARD, LOAD), strict=True):
+        MarkWriter(str(page)).enter(segment)
+    gate = Gate.told(str(link), lambda _: False)
     assert gate._read(0.0) == NOBODY
-    gate.move(None)
-    gate.move(1)
-    assert gate._read(0.0).mark.segment == FORWARD
+    link.symlink_to(pages[0])
+    assert gate._read(1.0).mark.segment == FORWARD
+    link.unlink()
+    link.symlink_to(pages[1])
+    assert gate._read(2.0).mark.segment == LOAD
     gate.close()
 
 

@@ -20,7 +20,17 @@ from rota.share.marks import (
     STOPPED,
     Seen,
 )
-from rota.share.page import BODY, SIZE, MarkWriter, PageReader, decode, process_state
+from rota.share.page import (
+    BODY,
+    SIZE,
+    MarkWriter,
+    PageReader,
+    decode,
+    is_told,
+    process_state,
+    tell_mute,
+)
+from rota.share.watch import is_plausible
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -78,12 +88,30 @@ def test_a_page_that_can_not_be_made_is_done_without(tmp_path):
     assert not writer.on
 
 
-def test_each_device_has_a_page_and_the_former_one_tells_of_nobody(tmp_path):
-    writer = MarkWriter(str(tmp_path / "{device}.marks"), 0)
+def test_a_page_tells_the_limit_of_its_writer(tmp_path):
+    writer = MarkWriter(str(tmp_path / "page"), 1.3)
     writer.enter(LOAD)
-    writer.move(3)
-    assert PageReader(tmp_path / "0.marks").read(0.0) == NOBODY
-    assert PageReader(tmp_path / "3.marks").read(0.0).mark.segment == LOAD
+    assert PageReader(tmp_path / "page").read(0.0).mark.limit == 1.3
+
+
+def test_a_process_is_told_mute_where_nobody_alive_has_left_a_mark(tmp_path):
+    path = tmp_path / "page"
+    assert not is_told(path)
+    tell_mute(path, os.getpid(), 1.2)
+    mark = PageReader(path).read(0.0).mark
+    assert (mark.segment, mark.pid, mark.limit) == (OTHER, os.getpid(), 1.2)
+    assert is_plausible(mark, time.monotonic())
+    assert is_told(path)
+    writer = MarkWriter(str(path))  # its session begins
+    writer.enter(LOAD)
+    assert PageReader(path).read(0.0).mark.segment == LOAD
+    assert is_told(path)
+    writer.close()
+    assert not is_told(path)
+    writer = MarkWriter(str(path))
+    writer._started_s = 0.25  # as of a process of the same number in the past
+    writer.enter(LOAD)
+    assert not is_told(path)
 
 
 def test_a_page_that_another_one_has_by_now_is_left_alone(tmp_path):

@@ -107,6 +107,15 @@ def test_a_loop_of_the_programs_own_is_marked_by_its_model_and_optimizer(page):
             assert look() == OPTIMISE
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"), [("1.3", 1.3), ("1.0", 1.0), ("", 1.1), ("0.9", 1.1), ("x", 1.1)]
+)
+def test_the_limit_is_that_of_the_environment(page, monkeypatch, text, limit):
+    monkeypatch.setenv("ROTA_MAX_SLOWDOWN", text)
+    with rota.train.session():
+        assert page().mark.limit == limit
+
+
 def test_without_a_page_no_hook_is_set(monkeypatch):
     monkeypatch.delenv("ROTA_MARKS", raising=False)
     with rota.train.session() as s:

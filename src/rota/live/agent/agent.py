@@ -30,6 +30,7 @@ from rota.live.agent.cpus import LOOK_EVERY_S as LOOK_AT_CPUS_S
 from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
+from rota.live.agent.filling import Filling, ways_of
 from rota.live.agent.inheritance import inherit
 from rota.live.agent.launching import Starter, rank_requests, record_of
 from rota.live.agent.logs import Logs
@@ -92,6 +93,12 @@ class Agent:
         if devices.kind == "cuda":
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
         self._cpus = Cpus(self.attempts.values, devices, self._world, groups, part)
+        self._filling = Filling(
+            self.attempts.values,
+            self._notify,
+            ways_of(groups),
+            cores_stand_for_gpus=devices.kind == "cpu",
+        )
         self._meter = Meter(devices, self.attempts.values)
         self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
@@ -138,6 +145,7 @@ class Agent:
         self._spawn(self._watch_folder())
         self._spawn(self._watch_cpus())
         self._spawn(self._meter.run())
+        self._spawn(self._filling.run())
         await self._ending.wait()
         server.close()
         await self._memory.close()
@@ -512,8 +520,24 @@ class Agent:
         self, record: Record, folder: Path, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
         where = (folder, self.devices, str(self._socket_path))
-        place = self._cpus.place(record)
-        return rank_requests(record, *where, slots, gpus, place=place, **options)
+        place, memory_bytes = self._cpus.place(record), self._memory_left(record)
+        options = {"place": place, "memory_bytes": memory_bytes} | options
+        return rank_requests(record, *where, slots, gpus, **options)
+
+    def _memory_left(self, record: Record) -> int | None:
+        """What foreground attempts leave of the memory of a background one's GPU; None: no bound.
+
+        One of which nothing is known yet is taken to need half of it.
+        """
+        if not (record.background and self.devices.memory_gb):
+            return None
+        left = int(self.devices.memory_gb * 1e9)
+        for attempt in self.attempts.values():
+            taken = not attempt.record.background and attempt.ended is None
+            if taken and not set(attempt.record.gpus).isdisjoint(record.gpus):
+                used = self._meter.usage(attempt).get("memory_most_bytes")
+                left -= left // 2 if used is None else min(left, used)
+        return left
 
     def _forget(self, job_id: str, number: int) -> None:
         attempt = self.attempts.get((job_id, number))

@@ -59,6 +59,7 @@ class Account:
         self.goes_on = False  # True if that rank has saved what the next attempt needs
         self.was_rebooted = False  # True if the machine was, since its processes were started
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
+        self.changed: Callable[[Account], object] = bool  # called when its state is another
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Account], object] = bool
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -93,6 +94,7 @@ class Account:
         if not self.story.takes(self.world.now_s(), self.state, state):
             log.error("job %s.%s: %s", self.job_id, self.number, self.story)
         self.state = state
+        self.changed(self)
 
     def save(self, *, durable: bool = True) -> None:
         """Write the record before acting on it; ``durable`` writes survive a power cut.

@@ -60,9 +60,17 @@ class Groups:
         """True if a group can be restricted to chosen cores, beside its quota."""
         raise NotImplementedError
 
-    def set(self, group: str, millicores: int | None, cores: Collection[int] = ()) -> None:
+    def set(
+        self,
+        group: str,
+        millicores: int | None,
+        cores: Collection[int] = (),
+        *,
+        background: bool = False,
+    ) -> None:
         """Let the group use so much, on these cores alone if any are named; None: no limit.
 
+        Where there is less than all groups may use, one in the ``background`` gets next to nothing.
         It is made if there is none. A limit that it has already is not written again: each write
         gives the group a new period.
         """
@@ -74,7 +82,7 @@ class Groups:
         quota = folders[0] / self._quota_file
         if quota.read_text().split() != self._quota(millicores):
             _write(quota, self._quota_text(millicores))
-        self._weigh(folders[0], CORE if millicores is None else millicores)
+        self._weigh(folders[0], 0 if background else CORE if millicores is None else millicores)
         if cores and self.binds:
             self._bind(folders[-1], cores)
 
@@ -244,8 +252,15 @@ class GroupsV1(Groups):
     def binds(self) -> bool:
         return len(self.trees) > 1
 
-    def set(self, group: str, millicores: int | None, cores: Collection[int] = ()) -> None:
-        super().set(group, millicores)
+    def set(
+        self,
+        group: str,
+        millicores: int | None,
+        cores: Collection[int] = (),
+        *,
+        background: bool = False,
+    ) -> None:
+        super().set(group, millicores, background=background)
         if self.binds:
             folder = self._folders(group)[-1]
             _inherit(folder)

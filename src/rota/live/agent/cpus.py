@@ -112,7 +112,7 @@ class Cpus:
         group = group_of(record)
         if self._groups is not None:
             try:
-                self._hold(group, record.millicores)
+                self._hold(record)
                 return Place(self._groups.doors(group), [])
             except OSError as error:
                 self._fall_back(error)
@@ -149,7 +149,7 @@ class Cpus:
                     group = group_of(attempt.record)
                     if group in self._made:
                         self._groups.check(group)
-                        self._hold(group, attempt.record.millicores)
+                        self._hold(attempt.record)
         except OSError as error:
             self._fall_back(error)
         if self._groups is None:
@@ -183,7 +183,7 @@ class Cpus:
                 self._bind(attempt, cores)
         if self._groups is not None:
             try:
-                self._hold(group, record.millicores)
+                self._hold(record)
                 self._groups.gather(group, lambda: below(attempt))
                 if unbind and record.millicores is not None:
                     self._bind(attempt, self._every)
@@ -192,9 +192,11 @@ class Cpus:
                 self._fall_back(error)
         self._bind_all(also=attempt)
 
-    def _hold(self, group: str, millicores: int | None) -> None:
+    def _hold(self, record: Record) -> None:
         assert self._groups is not None, "groups hold what they are there for"
-        self._groups.set(group, millicores, self._near(group, millicores))
+        group, millicores = group_of(record), record.millicores
+        near = self._near(group, millicores)
+        self._groups.set(group, millicores, near, background=record.background)
         self._made.add(group)
 
     def _near(self, group: str, millicores: int | None) -> set[int]:

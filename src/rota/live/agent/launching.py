@@ -25,10 +25,13 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup
 from rota.live.wire import Message, clock
+from rota.model.job import MAX_SLOWDOWN
+from rota.share.mps import mps_environment
 
 MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
+FILLS = "fills"  # a background attempt's link to the page of the process that it is beside
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
@@ -69,6 +72,8 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         members=list(range(world)),
         max_world=most_gpus if in_gang else 1,
         adapt=message.get("adapt"),
+        background=message.get("background", False),
+        max_slowdown=message.get("max_slowdown", MAX_SLOWDOWN),
         millicores=message.get("millicores"),
         visible=visible_gpus(gpus, devices, everything=cooperative),
         movable=devices.kind == "cpu" or cooperative,
@@ -91,12 +96,14 @@ def rank_requests(
     place: Place | None = None,
     step: int | None = None,
     adopt: dict[int, dict[str, str]] | None = None,
+    memory_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
     """Requests to the zygote, one per slot; ``gpus`` are those of the slots.
 
     ``step`` is the gang's step, given for newcomers to it. ``adopt`` is given for ranks that
     continue from an arena: environment variables by slot. ``place`` is where all of them go before
-    their program runs; without one, slots on cores are bound to these.
+    their program runs; without one, slots on cores are bound to these. ``memory_bytes`` is what a
+    background rank may have of its device.
     """
     program = record.program
     shared = _environment(record, folder, devices, agent_socket)
@@ -120,6 +127,13 @@ def rank_requests(
             begin_times(log)
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
+        if record.background:
+            environment["ROTA_FILLS"] = str(folder / FILLS)
+            if memory_bytes is not None:
+                environment["ROTA_MEMORY_BYTES"] = str(memory_bytes)
+        elif has_pages(record):
+            environment["ROTA_MARKS"] = str(page_of(folder, slot))
+            environment["ROTA_MAX_SLOWDOWN"] = repr(record.max_slowdown)
         if adopt is not None:
             environment |= adopt[slot]
         if record.visible is not None:
@@ -200,7 +214,18 @@ def _environment(
         ids = [devices.ids[index] for index in record.visible]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, not the fastest first
+        environment |= mps_environment(environment, background=record.background)
     return environment
+
+
+def has_pages(record: Record) -> bool:
+    """True if each process that the agent starts for the attempt has one GPU, and so one page."""
+    return record.program["processes"] == "gpu" or len(record.gpus) == 1
+
+
+def page_of(folder: Path, slot: int) -> Path:
+    """The page that a process of the attempt with this folder tells its segments in."""
+    return folder / f"rank{slot}.marks"
 
 
 def whole_cores(millicores: int) -> int:

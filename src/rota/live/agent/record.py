@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rota.live.agent.method import STOP, Method
+from rota.model.job import MAX_SLOWDOWN
 
 VERSION = 1  # of the fields and what they mean
 
@@ -77,6 +78,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     stays: bool = False  # True if it has device memory that can't follow it to another GPU
     keeps: str | None = None  # a rank's reason why its process can't end
     batch: list[int] | None = None  # the requested batch, until a rank reports that it has it
+    background: bool = False  # True if it uses what foreground jobs leave of its GPU
+    max_slowdown: float = MAX_SLOWDOWN  # that it allows background jobs to cause, as a factor
     millicores: int | None = None  # thousandths of a CPU core that it may use; None: any number
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told

@@ -43,6 +43,8 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
     fields: Message = {
         "gpus": _gpus(command),
         "batch": command.allocation.batch,
+        "background": spec.is_background,
+        "max_slowdown": spec.max_slowdown,
         "millicores": command.millicores,
         "program": program._asdict() | {"env": dict(program.env)},
         "name": spec.name,

@@ -13,6 +13,7 @@ from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
     BatchRefused,
+    FillMeasured,
     JobResized,
     MetricReported,
     ModelReported,
@@ -55,6 +56,8 @@ class Telemetry:
             self._note_size(row, message, now_s)
         elif kind == "refused":
             self._note_refusal(row, message, now_s)
+        elif kind == "filling":
+            self._note_filling(row, message, now_s)
         elif kind == "memory":
             self.memory[row] = message["memory"]
         elif kind == "model":
@@ -135,6 +138,24 @@ class Telemetry:
             return False
         parts = ranks * (1 + batch[1])
         return parts * (batch[0] - 1) >= limits.most or parts * (batch[0] + 1) <= limits.initial
+
+    def _note_filling(self, row: int, message: Message, now_s: float) -> None:
+        """Record how a background job fares, once there is something new to decide by.
+
+        Where nothing is known of the foreground's steps nothing is recorded.
+        """
+        state, mate = self._state, message.get("beside")
+        beside = -1 if mate is None else self._record.rows.get(mate)
+        slowdown = 1.0 if mate is None else message.get("slowdown")
+        since_s = state.since_s[row]
+        if not state.spec[row].is_background or beside is None or slowdown is None or since_s < 0:
+            return
+        last, told_s = state.fill_measured.get(row), since_s - LOG_PROGRESS_EVERY_S
+        if last is not None and last.beside == beside and last.at_s >= since_s:
+            told_s = last.at_s
+        limit = state.spec[beside].max_slowdown if beside >= 0 else slowdown
+        if slowdown > limit or now_s - told_s >= LOG_PROGRESS_EVERY_S:
+            self._journal.note(FillMeasured(now_s, row, beside, slowdown, message["harvest"]))
 
     def note_early_size(self, row: int, now_s: float) -> None:
         """The job has resumed: apply the change of size that was reported before."""

@@ -349,6 +349,18 @@ class Reported(About, kw_only=True):
             raise ValueError("no time")
 
 
+class Filling(About, kw_only=True):
+    """How a background attempt has fared since the last such report, beside a job or alone.
+
+    ``beside`` is the job's id. Its steps took ``slowdown`` times as long as alone, None if that is
+    not known; the background attempt ran for the part ``harvest`` of the time.
+    """
+
+    beside: str | None = None
+    slowdown: Amount | None = None
+    harvest: Annotated[float, Meta(ge=0, le=1)]
+
+
 class MemoryReport(About, kw_only=True):
     """Place of an attempt's state, and memory of a step: see the agent's ``memory()``."""
 
@@ -389,6 +401,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "refused": Refused,
     "model": About,
     "progress": Reported,
+    "filling": Filling,
     "memory": MemoryReport,
     "curve": CurveReports,
     "ended": Ended,

@@ -33,7 +33,7 @@ class Groups:
         if self.error is not None:
             raise self.error
 
-    def set(self, group, millicores, cores=()):
+    def set(self, group, millicores, cores=(), *, background=False):
         self._refuse()
         self.limits[group] = millicores
         self.cores[group] = set(cores)
@@ -81,6 +81,7 @@ class Attempt:
             millicores=millicores,
             gpus=list(gpus),
             suspended_s=None,
+            background=False,
         )
         self.ranks, self.ended, self.saved = [Rank(1000 * number)], None, []
 

@@ -1,0 +1,318 @@
+"""The background attempts of a node: beside whom each is, how it is held back, how both fare.
+
+Each process of a foreground attempt has a page, and a background attempt a link to the page of the
+process on its GPU: a session's gate asks by it before each piece. A program without a session, or
+one that computes beside its pieces where CPU cores stand for GPUs, is run in slices of time. All of
+it is found out anew from the attempts' records, so that the agent's successor goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.cpu_groups import Groups, GroupsV1
+from rota.live.agent.launching import FILLS, has_pages, page_of
+from rota.live.agent.meter import cpu_seconds
+from rota.live.agent.rank import Rank
+from rota.live.agent.states import State
+from rota.live.wire import Message
+from rota.share.controllers import SlowdownFeedback, Totals
+from rota.share.page import PageReader, is_told, read_fill, tell_mute
+from rota.share.stop import Duty, Throttle
+from rota.share.weight import Autogroup, CgroupWeight, Way, measure
+
+LOOK_EVERY_S = 0.2
+TELL_EVERY_S = 2.0  # by which time a foreground has done some steps,
+LEAST_STEPS, PATIENCE_S = 4, 20.0  # at least so many, unless it takes too long
+STRAY_S = 0.1  # CPU time in a second beside the pieces: more is work that no gate holds back
+SEVERAL = "several.marks"  # the page that stands for several foreground attempts on one GPU
+ON_DEVICE = {State.STARTING, State.ADOPTED, State.RUNNING, State.SUSPENDING, State.RESUMING}
+
+log = logging.getLogger("rota.agent")
+
+
+class Filling:
+    """Holds the background attempts among a node's ``attempts`` back.
+
+    ``notify`` is called with what the controller is to know of them; ``ways`` are those in which
+    they may be given less weight on the CPU, the first that works is used.
+    """
+
+    def __init__(
+        self,
+        attempts: Callable[[], Collection[Attempt]],
+        notify: Callable[[Message], None],
+        ways: Sequence[Way],
+        *,
+        cores_stand_for_gpus: bool,
+    ) -> None:
+        self._attempts, self._notify = attempts, notify
+        self._weight = Weight(ways)
+        self._cores_stand_for_gpus = cores_stand_for_gpus
+        self._holds: dict[tuple[str, int], Hold] = {}
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                self.look(time.monotonic())
+        finally:
+            for hold in self._holds.values():
+                hold.let_go()
+            self._weight.close()
+
+    def look(self, now_s: float) -> None:
+        """See who is beside whom by now, and how that goes; seconds of CLOCK_MONOTONIC."""
+        here = {(each.job_id, each.number): each for each in self._attempts() if _runs(each)}
+        for key in self._holds.keys() - here.keys():
+            self._holds.pop(key).let_go()
+        for key, attempt in here.items():
+            if not attempt.record.background:
+                continue
+            hold = self._holds.get(key)
+            if hold is None:
+                hold = self._holds[key] = Hold(attempt)
+                attempt.changed = self._changed
+            mates = [each for each in self._attempts() if _is_beside(each, attempt)]
+            hold.stand_beside(mates, now_s)
+            if hold.is_stray(now_s, cores=self._cores_stand_for_gpus):
+                hold.throttle()
+            self._weight.lower(attempt)
+            report = hold.report(now_s)
+            if report is not None:
+                self._notify(report)
+
+    def _changed(self, attempt: Account) -> None:
+        """The attempt's state is another: unless it runs, its processes are somebody else's."""
+        hold = self._holds.get((attempt.job_id, attempt.number))
+        if hold is not None and attempt.state != State.RUNNING:
+            hold.let_go()
+
+
+class Beside(NamedTuple):
+    """The foreground attempt beside a background one, or the first of several, and the page."""
+
+    job_id: str
+    page: Path
+
+
+class Hold:
+    """One background attempt: the page that it follows, and its throttle, if it has one."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._link = attempt.folder / FILLS
+        self._beside: Beside | None = None
+        self._duty: Duty | None = None
+        self._throttling: asyncio.Task[None] | None = None
+        self._throttle: Throttle | None = None
+        self._is_strayed = False
+        self._before: tuple[float, Totals | None] | None = None
+        self._cpu: tuple[float, float, float] | None = None  # when, CPU time, that of pieces
+        self._cpu_at_s = 0.0
+
+    # -- the page ------------------------------------------------------------------------------
+
+    def stand_beside(self, mates: Sequence[Attempt], now_s: float) -> None:
+        """Follow the page of these foreground attempts, which have its GPU as well."""
+        beside = None
+        try:
+            if mates:
+                beside = self._page_of(mates)
+                if os.path.realpath(self._link) != str(beside.page.resolve()):
+                    draft = self._link.with_name("fills.new")
+                    draft.unlink(missing_ok=True)
+                    draft.symlink_to(beside.page)
+                    draft.replace(self._link)
+            else:
+                self._link.unlink(missing_ok=True)
+        except OSError as error:
+            # A gate without a page holds nothing back; in slices, the attempt is held all the same.
+            log.warning("job %s can't be told whom it is beside: %s", self._attempt.job_id, error)
+            self._is_strayed = True
+        if beside != self._beside:
+            self._beside, self._before, self._is_strayed = beside, None, False
+
+    def _page_of(self, mates: Sequence[Attempt]) -> Beside:
+        """The page to follow; where no session writes it, it says that nothing is known."""
+        mate, (gpu,) = mates[0], self._attempt.record.gpus
+        position = mate.record.gpus.index(gpu) if has_pages(mate.record) else 0
+        rank = mate.members[position]
+        page = page_of(mate.folder, rank.index)
+        if len(mates) > 1:
+            page = self._attempt.folder / SEVERAL
+        if not is_told(page) and rank.worker:
+            tell_mute(page, rank.worker, min(each.record.max_slowdown for each in mates))
+        return Beside(mate.job_id, page)
+
+    # -- slices of time ------------------------------------------------------------------------
+
+    def is_stray(self, now_s: float, *, cores: bool) -> bool:
+        """True if it computes where no gate holds it back. ``cores``: they stand for GPUs."""
+        if self._beside is None:
+            return False
+        rank = self._rank
+        if rank.writer is None:
+            return True
+        if cores and not self._is_strayed and now_s >= self._cpu_at_s:
+            self._is_strayed = self._works_beside_its_pieces(rank, now_s)
+        return self._is_strayed
+
+    def _works_beside_its_pieces(self, rank: Rank, now_s: float) -> bool:
+        self._cpu_at_s = now_s + 1.0
+        told = read_fill(self._link)
+        before, self._cpu = self._cpu, None
+        if told is None or now_s - told.at_s > 1.0:
+            return False
+        self._cpu = now_s, cpu_seconds([rank.shim]), told.busy_s
+        if before is None:
+            return False
+        (then_s, cpu_s, pieces_s), (_, cpu_now_s, pieces_now_s) = before, self._cpu
+        stray_s = cpu_now_s - cpu_s - (pieces_now_s - pieces_s)
+        return stray_s > STRAY_S * (now_s - then_s)
+
+    def throttle(self) -> None:
+        """Run the attempt in slices from now on, until :meth:`let_go`."""
+        if self._throttling is None:
+            self._duty = Duty(SlowdownFeedback())
+            self._before = None
+            self._throttling = asyncio.create_task(self._run_in_slices(self._duty))
+
+    async def _run_in_slices(self, duty: Duty) -> None:
+        attempt, rank = self._attempt, self._rank
+        reader = PageReader(self._link)
+        self._throttle = Throttle(rank.shim, duty, rank.signal)
+        try:
+            while _runs(attempt) and not attempt.stopping and rank.alive:
+                now_s = time.monotonic()
+                if self._beside is None or (rank.writer is not None and not self._is_strayed):
+                    break
+                await asyncio.sleep(self._throttle.turn(reader.read(now_s), now_s))
+        finally:
+            self._throttle.close()
+            reader.close()
+            self._throttle = self._duty = self._throttling = self._before = None
+
+    def let_go(self) -> None:
+        """Run it as it comes."""
+        if self._throttle is not None:
+            self._throttle.close()  # at once: whoever stops it next must find it running
+        if self._throttling is not None:
+            self._throttling.cancel()
+
+    @property
+    def _rank(self) -> Rank:
+        return self._attempt.members[0]
+
+    # -- how it goes ---------------------------------------------------------------------------
+
+    def report(self, now_s: float) -> Message | None:
+        """How it went since the last report, once there is enough to tell; None before."""
+        if self._before is None:
+            self._before = now_s, self._totals()
+            return None
+        then_s, before = self._before
+        passed_s, now = now_s - then_s, self._totals()
+        if passed_s < TELL_EVERY_S:
+            return None
+        if now is None or before is None:
+            self._before = None
+            return self._told(None, 1.0) if self._beside is None else None
+        steps, alone_s = now.steps - before.steps, now.alone_s - before.alone_s
+        if self._beside is not None and steps < LEAST_STEPS and passed_s < PATIENCE_S:
+            return None
+        self._before = now_s, now
+        slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
+        return self._told(slowdown, min(1.0, max(0.0, now.busy_s - before.busy_s) / passed_s))
+
+    def _told(self, slowdown: float | None, harvest: float) -> Message:
+        beside = self._beside.job_id if self._beside is not None else None
+        told = {"beside": beside, "slowdown": slowdown, "harvest": harvest}
+        return self._attempt.about("filling") | told
+
+    def _totals(self) -> Totals | None:
+        if self._duty is not None:
+            return self._duty.totals()
+        told = read_fill(self._link)
+        return Totals(*told[3:]) if told is not None else None
+
+
+class Weight:
+    """Gives background attempts the least weight on the CPU, by the first way that works."""
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self._ways = ways
+        self._finding: asyncio.Task[Way | None] | None = None
+        self._lowered: dict[tuple[str, int], set[int]] = {}
+
+    def lower(self, attempt: Attempt) -> None:
+        """Have an attempt's processes give way; those held by a control group do already."""
+        if attempt.record.millicores is not None:
+            return
+        if self._finding is None:
+            self._finding = asyncio.create_task(asyncio.to_thread(_first_that_works, self._ways))
+        way = self._finding.result() if self._finding.done() else None
+        if way is None:
+            return
+        below = {pid for rank in attempt.ranks for pid in rank.below()}
+        done = self._lowered.setdefault((attempt.job_id, attempt.number), set())
+        for pid in below - done:
+            with suppress(OSError):  # gone, or written too often: it is tried again
+                way.lower(pid)
+                done.add(pid)
+        done &= below
+
+    def close(self) -> None:
+        """Undo what was made for it."""
+        for way in self._ways:
+            way.close()
+
+
+def ways_of(groups: Groups | None) -> list[Way]:
+    """The ways in which an agent may lower the weight of jobs that no control group holds.
+
+    A group of version 2 can't be beside processes that are in none.
+    """
+    ways: list[Way] = [Autogroup()]
+    if isinstance(groups, GroupsV1):
+        tree = groups.trees[0]
+        ways.append(CgroupWeight(tree.parent, tree.name))
+    return ways
+
+
+def _first_that_works(ways: Sequence[Way]) -> Way | None:
+    """The way that was found to work by trying; None if none does."""
+    reasons = []
+    for way in ways:
+        found = measure(way)
+        if found.works:
+            text = "background jobs give way on the CPU by %s: %.2f s beside each second of others"
+            log.info(text, way.name, found.ratio)
+            return way
+        reasons.append(f"{way.name}: {found.why or f'{found.ratio:.2f} s'}")
+    log.warning("background jobs do not give way on the CPU: %s", "; ".join(reasons) or "no way")
+    return None
+
+
+def _runs(attempt: Account) -> bool:
+    return attempt.state == State.RUNNING and attempt.ended is None
+
+
+def _is_beside(other: Attempt, attempt: Attempt) -> bool:
+    """True if the other one is in the foreground on the background attempt's GPU."""
+    return (
+        not other.record.background
+        and other.state in ON_DEVICE
+        and not set(other.record.gpus).isdisjoint(attempt.record.gpus)
+        and any(rank.alive for rank in other.members)
+    )
