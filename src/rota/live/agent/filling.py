@@ -31,8 +31,8 @@ from rota.share.stop import Duty, Throttle
 from rota.share.weight import Autogroup, CgroupWeight, Way, measure
 
 LOOK_EVERY_S = 0.2
-TELL_EVERY_S = 2.0  # by which time a foreground has done some steps,
-LEAST_STEPS, PATIENCE_S = 4, 20.0  # at least so many, unless it takes too long
+TELL_EVERY_S = 5.0  # by which time a foreground has done enough steps to judge by,
+LEAST_STEPS, PATIENCE_S = 16, 30.0  # at least so many, unless it takes too long
 STRAY_S = 0.1  # CPU time in a second beside the pieces: more is work that no gate holds back
 SEVERAL = "several.marks"  # the page that stands for several foreground attempts on one GPU
 ON_DEVICE = {State.STARTING, State.ADOPTED, State.RUNNING, State.SUSPENDING, State.RESUMING}
