@@ -1,0 +1,224 @@
+"""Live background jobs beside a foreground training, and every death around them."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rota.share.marks import OTHER
+from rota.share.page import PageReader, read_fill
+
+from .conftest import PROMPT, is_gone, until
+
+ANY = {"max_slowdown": 100.0}  # whatever else this machine does, no trial is undone for it
+TREE = """
+import os, sys
+for _ in range(2):
+    os.fork()
+folder, turns = sys.argv[1], 0
+while True:
+    turns += 1
+    if turns % 20_000 == 0:
+        with open(f"{folder}/{os.getpid()}", "w") as told:
+            told.write(f"{turns:12d}")
+"""
+
+
+@pytest.fixture
+def cluster(make_cluster):
+    return make_cluster("fifo-backfill", 1, environment=PROMPT)
+
+
+def background(cluster, out, *arguments, **more):
+    return cluster.train(out, "--until", *arguments, share={"role": "background"}, **more)
+
+
+def tree(cluster):
+    """A background job of four processes that know nothing of Rota; the folder of their turns."""
+    folder = cluster.base / "turns"
+    folder.mkdir()
+    script = cluster.base / "tree.py"
+    script.write_text(TREE)
+    job = cluster.submit(f"python {script} {folder}", share={"role": "background"})
+    until(lambda: len(list(folder.iterdir())) == 4, "all four run")
+    return job, folder
+
+
+def enough(cluster, out):
+    (cluster.base / out / "enough").touch()
+
+
+def link(cluster, job):
+    """The background job's link to the page that it follows."""
+    [node] = cluster.node_names()
+    return cluster.folder.attempt(node, job, 1) / "fills"
+
+
+def mark(page):
+    reader = PageReader(page)
+    try:
+        return reader.read(0.0).mark
+    finally:
+        reader.close()
+
+
+def stands_beside(cluster, job, other):
+    """Wait until a background job follows the page of another job; the page."""
+    page = link(cluster, other).with_name("rank0.marks")
+    until(lambda: os.path.realpath(link(cluster, job)) == str(page.resolve()), "it is followed")
+    return page
+
+
+def throttled(cluster, job):
+    """The guard of a job that runs in slices of time; None if it does not."""
+    shim = cluster.pids(job)["shim"]
+    words = ["-IS", "-c", str(shim)]
+    for child in cluster.agent().children():
+        line = child.cmdline()
+        if line[1:3] == words[:2] and line[-1:] == words[2:]:
+            return child
+    return None
+
+
+def turns(folder):
+    return sorted((file.name, file.read_text()) for file in folder.iterdir())
+
+
+def goes_on(folder):
+    before = turns(folder)
+    until(lambda: turns(folder) != before, "it goes on")
+
+
+@pytest.mark.live_path("fill")
+def test_a_background_job_runs_beside_a_training_and_alone_after_it(cluster):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000, "--pace", 0)
+    cluster.until_step_advances("back")
+    page = stands_beside(cluster, back, front)
+    assert mark(page).limit == ANY["max_slowdown"]
+    filling = until(
+        lambda: (told := cluster.show(back)["filling"]) and told["slowdown"] and told,
+        "it is told how both fare",
+    )
+    assert (filling["with"], filling["limit"]) == ([front], 100.0)
+    assert 0 < filling["harvest"] <= 1
+    assert cluster.show(front)["filling"]["with"] == [back]
+    [node] = cluster.client.nodes()
+    assert [each["id"] for each in node["fillers"]] == [back]
+    cluster.until_step_advances("front")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+    until(lambda: not os.path.lexists(link(cluster, back)), "it follows nobody")
+    cluster.until_step_advances("back", 20)
+    enough(cluster, "back")
+    assert cluster.ends(back)["attempt"] == 1
+    assert read_fill(link(cluster, back)).pieces > 0
+
+
+def test_beside_a_program_that_tells_nothing_pieces_are_rare_and_not_none(cluster):
+    front = cluster.submit("while :; do :; done", share=ANY)
+    cluster.until_state(front, "RUNNING")
+    back = background(cluster, "back", "--steps", 100_000)
+    page = stands_beside(cluster, back, front)
+    assert (mark(page).segment, mark(page).pid) == (OTHER, cluster.pids(front)["worker"])
+    cluster.until_step_advances("back")
+    enough(cluster, "back")
+    cluster.ends(back)
+    cluster.client.cancel(front)
+    cluster.ends(front, "CANCELLED")
+
+
+def test_a_program_without_a_session_runs_in_slices_and_stays_suspended(cluster):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back, folder = tree(cluster)
+    until(lambda: throttled(cluster, back), "it runs in slices")
+    goes_on(folder)
+    cluster.client.suspend(back)
+    cluster.until_state(back, "SUSPENDED")
+    assert throttled(cluster, back) is None
+    before = turns(folder)
+    cluster.until_step_advances("front", 50)
+    assert turns(folder) == before
+    cluster.client.resume(back)
+    goes_on(folder)
+    until(lambda: throttled(cluster, back), "it runs in slices again")
+    cluster.client.cancel(back)
+    cluster.ends(back, "CANCELLED")
+    assert folder.exists()
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+
+
+def test_a_tree_in_slices_goes_on_when_its_agent_dies_and_the_next_one_holds_it(cluster):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back, folder = tree(cluster)
+    guard = until(lambda: throttled(cluster, back), "it runs in slices")
+    cluster.kill(cluster.agent())
+    until(lambda: is_gone(guard), "the guard has done its work")
+    goes_on(folder)
+    until(lambda: throttled(cluster, back), "the next agent holds it")
+    goes_on(folder)
+    cluster.until_step_advances("front")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+    until(lambda: throttled(cluster, back) is None, "alone it is not held")
+    goes_on(folder)
+    cluster.client.cancel(back)
+    cluster.ends(back, "CANCELLED")
+
+
+@pytest.mark.parametrize("victim", ["worker", "shim"])
+def test_the_foreground_does_not_notice_the_death_of_its_background(cluster, victim):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000, retries=0)
+    cluster.until_step_advances("back")
+    stands_beside(cluster, back, front)
+    cluster.kill(cluster.pids(back)[victim])
+    until(lambda: cluster.show(back)["state"] != "RUNNING" or cluster.show(back)["attempt"] > 1, "")
+    cluster.until_step_advances("front")
+    assert cluster.show(front)["state"] == "RUNNING"
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+
+
+def test_a_background_is_free_while_the_foreground_is_stopped_or_its_page_is_garbage(cluster):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000)
+    page = stands_beside(cluster, back, front)
+    worker = psutil.Process(cluster.pids(front)["worker"])
+    worker.send_signal(signal.SIGSTOP)
+    cluster.until_step_advances("back", 20)
+    worker.send_signal(signal.SIGCONT)
+    cluster.until_step_advances("front")
+    with open(page, "r+b") as file:
+        file.write(b"\x07" * Path(page).stat().st_size)
+    cluster.until_step_advances("back")
+    cluster.until_step_advances("front")
+    for out, job in (("front", front), ("back", back)):
+        enough(cluster, out)
+        assert cluster.ends(job)["attempt"] == 1
+
+
+def test_a_controller_that_comes_back_hears_how_they_fare(cluster):
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000, "--pace", 0)
+    cluster.until_step_advances("back")
+    cluster.kill_controller()
+    before = [cluster.step(each) for each in ("front", "back")]
+    until(lambda: cluster.step("front") > before[0] + 20, "the foreground goes on without it")
+    cluster.up()
+    until(
+        lambda: (told := cluster.show(back)["filling"]) and told["slowdown"],
+        "it is told how both fare",
+    )
+    for out, job in (("front", front), ("back", back)):
+        enough(cluster, out)
+        assert cluster.ends(job)["attempt"] == 1
