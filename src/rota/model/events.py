@@ -282,6 +282,21 @@ class ModelReported(NamedTuple):
     largest_tensor_bytes: int
 
 
+class BurstPlanned(NamedTuple):
+    """The job's program has planned the ranks of each layer, for a step of ``batch`` samples.
+
+    ``step_s`` are the predicted seconds of a step with 1, 2, ... ranks, as it would plan with so
+    many; None where no plan is possible or none was looked for. ``idle`` is the part of a step, 0
+    to 1, for which the plan leaves each of the job's present GPUs idle, in the order of the GPUs.
+    """
+
+    at_s: float
+    row: int
+    batch: int
+    step_s: tuple[float | None, ...]
+    idle: tuple[float, ...]
+
+
 class WorkerReported(NamedTuple):
     """The job reported its progress: step, samples, loss, time per mini-batch, its own metrics."""
 
@@ -396,6 +411,7 @@ Event = (
     | FillMeasured
     | WorkerRegistered
     | ModelReported
+    | BurstPlanned
     | WorkerReported
     | AttemptLost
     | JobFinished

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.cluster import MEMORY_FRACTION, FreeGpus, Node
-from rota.model.events import FillMeasured, new
+from rota.model.events import BurstPlanned, FillMeasured, new
 from rota.model.job import JobSpec
 from rota.model.measured.core_times import core_times
 from rota.model.measured.pace import Pace, pace_of
@@ -378,6 +378,10 @@ class View:
     def fill_measured(self, row: int) -> FillMeasured | None:
         """What was measured last of a background job; None before the first time."""
         return self._state.fill_measured.get(row)
+
+    def burst_planned(self, row: int) -> BurstPlanned | None:
+        """The last plan by layer that the job's program has told; None if it has told none."""
+        return self._state.burst_planned.get(row)
 
     def has_room(self, node: int, rows: Iterable[int]) -> bool:
         """True if these jobs fit into the memory of one GPU of the node at the same time.

@@ -304,6 +304,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.FillMeasured: None,
     events.WorkerRegistered: None,
     events.ModelReported: None,
+    events.BurstPlanned: None,
     events.WorkerReported: None,
     events.AttemptLost: History._attempt_lost,
     events.JobFinished: History._finished,

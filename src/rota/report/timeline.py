@@ -155,6 +155,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.FillMeasured: None,
     events.WorkerRegistered: None,
     events.ModelReported: None,
+    events.BurstPlanned: None,
     events.WorkerReported: None,
     events.AttemptLost: Timeline._attempt_lost,
     events.JobFinished: Timeline._job_finished,

@@ -22,6 +22,7 @@ from rota.model.commands import (
 from rota.model.events import (
     AttemptLost,
     BatchRefused,
+    BurstPlanned,
     CommandFailed,
     CommandSent,
     CpusSet,
@@ -171,6 +172,7 @@ def every_event() -> list[Event]:
         JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125, "rank 1 hung and was killed", 1),
         WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8, False),
         ModelReported(10.5, 0, 4 << 40, 1 << 30),
+        BurstPlanned(10.75, 0, 32, (0.5, 0.25, None, 0.125), (0.0, 0.625)),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
         AttemptLost(12.0, 0, 1, "", 3.5),
         AttemptLost(12.5, 0, 2, "exit code 3", 0.5, True, 22.5, 3),

@@ -8,6 +8,7 @@ from rota.live.wire.messages import (
     from_worker,
     is_model,
     is_progress,
+    planned_of,
     progress_of,
 )
 
@@ -218,3 +219,50 @@ def test_sizes_that_no_model_has_are_not(model, largest):
 @pytest.mark.parametrize("message", [None, 3, "model", [], {}, {"model_bytes": 3}])
 def test_what_tells_no_sizes_is_no_model(message):
     assert not is_model(message)
+
+
+PLAN = {"batch": 32, "step_s": [0.5, 0.25, None], "idle": [0.0, 0.625]}
+
+
+def test_of_a_plan_of_layers_only_the_known_fields_are_passed_on():
+    assert planned_of(PLAN | {"type": "planned", "other": "x"}) == PLAN
+    assert planned_of(PLAN | {"idle": [0, 1]}) == PLAN | {"idle": [0.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": 0},
+        {"batch": True},
+        {"batch": 32.5},
+        {"batch": None},
+        {"batch": 1 << 62},
+        {"step_s": []},
+        {"step_s": None},
+        {"step_s": [0.5]},
+        {"step_s": [0.5, None, 0.25]},
+        {"step_s": [0.5, 0.0]},
+        {"step_s": [0.5, -0.25]},
+        {"step_s": [0.5, 1e9]},
+        {"step_s": [0.5, "0.25"]},
+        {"step_s": [0.5, float("nan")]},
+        {"step_s": [0.5, float("inf")]},
+        {"step_s": [10**400, 0.25]},
+        {"step_s": [0.5] * 257},
+        {"idle": []},
+        {"idle": 0.5},
+        {"idle": [0.5, 1.5]},
+        {"idle": [-0.5, 0.5]},
+        {"idle": [0.0, float("nan")]},
+        {"idle": [0.0, None]},
+        {"idle": [0.0] * 4},
+    ],
+    ids=str,
+)
+def test_what_is_no_plan_of_layers_is_not(wrong):
+    assert planned_of(PLAN | wrong) is None
+
+
+@pytest.mark.parametrize("message", [None, 3, "planned", [], {}, {"batch": 32}])
+def test_what_tells_no_plan_is_none(message):
+    assert planned_of(message) is None

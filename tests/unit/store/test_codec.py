@@ -128,6 +128,8 @@ STRATEGIES = {
     "millicores": st.none() | rows,
     "cpus": st.none() | st.dictionaries(rows, st.none() | rows, max_size=3),
     "stage_marks": st.none() | st.dictionaries(words, json_values, max_size=2),
+    "step_s": st.lists(st.none() | seconds, max_size=3).map(tuple),
+    "idle": st.lists(seconds, max_size=3).map(tuple),
     "model_bytes": rows,
     "largest_tensor_bytes": rows,
     "wake_at_s": st.none() | seconds,
@@ -174,6 +176,7 @@ STRATEGIES = {
 OF_KIND = {
     events.SweepEnded: {"outcome": words},
     events.BatchRefused: {"batch": chosen_batches},
+    events.BurstPlanned: {"batch": rows},
     events.NodeJoined: {"millicores": rows},
 }
 

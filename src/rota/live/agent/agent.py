@@ -285,6 +285,7 @@ class Agent:
             if attempt.ended is not None:
                 continue
             messages += [attempt.model_report(), attempt.memory(), attempt.tuning.report()]
+            messages.append(attempt.planned_report())
             if attempt.progress:
                 messages.append(attempt.report())
             if attempt.elastic is not None:

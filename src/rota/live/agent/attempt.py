@@ -230,6 +230,7 @@ class Attempt(Account):
         if command_id is not None:
             self.failed(command_id, str(error))
         self.notify(self.size_report() | {"cause": cause, "lost_ranks": lost_ranks})
+        self.tell_planned()
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
@@ -259,6 +260,8 @@ class Attempt(Account):
         if [index] == self.record.members[:1]:
             self.note_model(hello.get("model"))
             self.note_cycle(hello.get("memory"))
+            if hello.get("planned") is not None:
+                self.note_planned(hello["planned"])
         if self.elastic is not None:
             self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
         self._check_sessions()
@@ -331,6 +334,9 @@ class Attempt(Account):
         elif kind == "memory":
             if first:
                 self.note_cycle(message)
+        elif kind == "planned":
+            if first:
+                self.note_planned(message)
         elif kind == "curve":
             self.curve.add(message["text"])
         elif kind == "elastic":

@@ -25,11 +25,18 @@ from rota.live.agent.record import Record, json_of
 from rota.live.agent.states import State, Story
 from rota.live.agent.world import World
 from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
-from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, progress_of
+from rota.live.wire.messages import (
+    is_memory_cycle,
+    is_model,
+    is_progress,
+    planned_of,
+    progress_of,
+)
 from rota.model.measured.phase_times import read as read_phases
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
+MAX_PLANS = 1000  # likewise; a program plans anew after each resize
 MAX_TORN_LINES = 10
 MOST_METRICS_BYTES = 64 << 20  # bytes of reports kept in a file: the latest
 
@@ -78,12 +85,14 @@ class Account:
         self.holders: Callable[[], set[int]] = set
         self._memory_error: str | None = None
         self._cycle: dict[str, Any] | None = None  # device memory over a step
-        self._model_reports = self._shard_reports = 0
+        self._model_reports = self._shard_reports = self._plans = 0
+        self._planned_told: Message | None = None
         self.curve = Curve(folder)
         self._curve_told = 0
         self._metrics = folder / METRICS
         self._complained = False  # True once an unreadable report was logged,
         self._complained_of_phases = False  # and once times of phases that can't be
+        self._complained_of_plan = False  # and once a plan of layers that is none
 
     def become(self, state: State) -> None:
         """Change to another state, as :data:`~rota.live.agent.states.TRANSITIONS` allows.
@@ -213,6 +222,7 @@ class Account:
             self.notify(self.report())
         message = {"command_id": command_id, "at_s": self.world.now_s()}
         self.notify(self.about("done") | message | fields)
+        self.tell_planned()  # its ranks may have other GPUs now
 
     def failed(self, command_id: int | None, error: str) -> None:
         """Tell the controller that a command could not be carried out."""
@@ -269,6 +279,24 @@ class Account:
         """The sizes of the job's model, for the controller; None if they are not known."""
         model = self.record.model
         return self.about("model") | model if model else None
+
+    def planned_report(self) -> Message | None:
+        """The plan of layers, for the controller; None if there is none for the present ranks.
+
+        The ranks' idle parts are in the order of their GPUs.
+        """
+        planned, gpus = self.record.planned, self.record.gpus
+        if planned is None or len(planned["idle"]) != len(gpus):
+            return None
+        idle = [part for _, part in sorted(zip(gpus, planned["idle"], strict=True))]
+        return self.about("planned") | planned | {"idle": idle}
+
+    def tell_planned(self) -> None:
+        """Tell the controller the plan of layers, if it, or a rank's GPU, is another by now."""
+        report = self.planned_report()
+        if report is not None and report != self._planned_told:
+            self._planned_told = report
+            self.notify(report)
 
     def memory(self) -> Message:
         """For the controller: where a suspended attempt's state is, and the memory of a step.
@@ -405,6 +433,21 @@ class Account:
             with contextlib.suppress(OSError):  # the worker tells it again to the next agent
                 self.save(durable=False)
             self.notify(self.about("model") | model)
+
+    def note_planned(self, message: Any) -> None:
+        """Keep the plan of layers that rank 0 tells, and pass it on if it is new."""
+        planned = planned_of(message)
+        if planned is None:
+            if not self._complained_of_plan:
+                self._complained_of_plan = True
+                log.warning("job %s: a plan of layers that is no plan is left out", self.job_id)
+            return
+        if planned != self.record.planned and self._plans < MAX_PLANS:
+            self._plans += 1
+            self.record.planned = planned
+            with contextlib.suppress(OSError):  # the worker tells it again to the next agent
+                self.save(durable=False)
+        self.tell_planned()
 
     def note_cycle(self, message: Any) -> None:
         """Pass on what rank 0 tells of its device memory."""

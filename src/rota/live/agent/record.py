@@ -83,6 +83,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     millicores: int | None = None  # thousandths of a CPU core that it may use; None: any number
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told
+    planned: dict[str, Any] | None = None  # the plan of layers that rank 0 has told last
     killed: str | None = None  # why the controller had its processes killed
     failed: int | None = None  # the process whose error ended the job
 

@@ -8,12 +8,13 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import registered
 from rota.live.wire import Message
-from rota.live.wire.messages import is_model
+from rota.live.wire.messages import is_model, planned_of
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
     BatchRefused,
     FillMeasured,
+    BurstPlanned,
     JobResized,
     MetricReported,
     ModelReported,
@@ -62,6 +63,8 @@ class Telemetry:
             self.memory[row] = message["memory"]
         elif kind == "model":
             self._note_model(row, message, now_s)
+        elif kind == "planned":
+            self._note_planned(row, message, now_s)
 
     def note_curve(self, message: Message, now_s: float) -> None:
         """Keep a trial's new reports of its metric.
@@ -93,6 +96,15 @@ class Telemetry:
             sizes = (message["model_bytes"], message["largest_tensor_bytes"])
             if sizes != self._record.models.get(row):
                 self._journal.note(ModelReported(now_s, row, *sizes))
+
+    def _note_planned(self, row: int, message: Message, now_s: float) -> None:
+        planned = planned_of(message)
+        if planned is None:
+            return
+        step_s, idle = tuple(planned["step_s"]), tuple(planned["idle"])
+        event, known = BurstPlanned(now_s, row, planned["batch"], step_s, idle), self._state
+        if event[2:] != known.burst_planned.get(row, ())[2:]:
+            self._journal.note(event)
 
     def _note_size(self, row: int, message: Message, now_s: float) -> None:
         """Record that a job has lost a rank, or has had one replaced, without a command."""

@@ -22,6 +22,8 @@ MAX_SECONDS = 1e11  # since 1970, or of a step
 MAX_METRICS, MAX_NAME = 1000, 200
 MAX_MODEL_BYTES = 1 << 60
 MAX_NODE_GPUS = 4096
+MAX_PLANNED_RANKS = 256  # for so many a program tells how long its steps would take
+LONGEST_STEP_S = 86_400.0
 MAX_WORDS = 500  # characters of why there is no checkpoint,
 MAX_SENTENCE = 1000  # and of any other sentence
 SENTENCES = ("error", "refusal", "keeps")
@@ -97,6 +99,22 @@ class ModelSizes(Struct):
         """Check that no tensor is larger than its model. Raises ValueError."""
         if self.largest_tensor_bytes > self.model_bytes:
             raise ValueError("a tensor larger than the model")
+
+
+class Planned(Struct):
+    """A plan of layers: see :class:`rota.model.events.BurstPlanned`; ``idle`` is by rank."""
+
+    batch: Annotated[int, Meta(ge=1, lt=MAX_COUNT)]
+    step_s: Annotated[
+        list[Annotated[float, Meta(gt=0, le=LONGEST_STEP_S)] | None],
+        Meta(min_length=1, max_length=MAX_PLANNED_RANKS),
+    ]
+    idle: Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """Check that a step is told of as many ranks as there are. Raises ValueError."""
+        if len(self.idle) > len(self.step_s) or self.step_s[len(self.idle) - 1] is None:
+            raise ValueError("no time of a step with the present ranks")
 
 
 class MemoryCycle(Struct):
@@ -400,6 +418,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "cores": Cores,
     "refused": Refused,
     "model": About,
+    "planned": About,
     "progress": Reported,
     "filling": Filling,
     "memory": MemoryReport,
@@ -483,6 +502,15 @@ def is_metric_report(report: Any) -> bool:
 def is_model(message: Any) -> bool:
     """True if this tells the size of a model in bytes, and of the largest tensor in it."""
     return _is(message, ModelSizes)
+
+
+def planned_of(message: Any) -> Message | None:
+    """The declared fields of a well-formed plan of layers, and no others; None if it is none."""
+    try:
+        told: Message = msgspec.to_builtins(msgspec.convert(message, Planned))
+    except msgspec.ValidationError:
+        return None
+    return told
 
 
 def is_memory_cycle(message: Any) -> bool:

@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections import Counter
 
 from rota.model.allocation import Allocation, of_parts
-from rota.model.events import JobSubmitted, MetricReported, ModelReported, WorkerReported
+from rota.model.events import (
+    BurstPlanned,
+    JobSubmitted,
+    MetricReported,
+    ModelReported,
+    WorkerReported,
+)
 from rota.model.reason import Reason
 from rota.model.state.ledger import NO_REASON, Ledger
 
 # Events after which no job has come to a closed node, or left one: most of those of a busy cluster.
-UNCONCERNED = frozenset({JobSubmitted, MetricReported, ModelReported, WorkerReported})
+UNCONCERNED = frozenset({BurstPlanned, JobSubmitted, MetricReported, ModelReported, WorkerReported})
 
 
 def settle_jobs(ledger: Ledger) -> None:

@@ -15,7 +15,7 @@ from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
-from rota.model.events import Event, FillMeasured, JobCleaned
+from rota.model.events import BurstPlanned, Event, FillMeasured, JobCleaned
 from rota.model.job import MET_BY, Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
@@ -77,7 +77,8 @@ class Ledger:
     ``background`` has the rows that use what foreground jobs leave, and would be ``active`` if they
     were foreground jobs. Their GPUs are on a layer of their own: ``assumed_background`` and
     ``idle_background`` are for them what ``assumed`` and ``idle`` are for all others.
-    ``fill_measured`` has by row the last that was measured of a background job.
+    ``fill_measured`` has by row the last that was measured of a background job, ``burst_planned``
+    the last plan by layer that a job's program has told.
     """
 
     submit_s: array[float]
@@ -166,6 +167,7 @@ class Ledger:
         self._mates: dict[int, list[int]] = {}  # with whom jobs share, as their stories tell
 
         self.refused: dict[int, dict[str, Refusal]] = {}
+        self.burst_planned: dict[int, BurstPlanned] = {}
         self.sweeps: dict[str, list[int]] = {}
         self.curves: Curves | None = None
         self.told_curves: ToldCurves | None = None
@@ -587,6 +589,8 @@ class Ledger:
             self.stop_outcome.pop(row, None)
         if self.refused:
             self.refused.pop(row, None)
+        if self.burst_planned:
+            self.burst_planned.pop(row, None)
         if self.resizing:
             self.resizing.pop(row, None)
         if self.user_suspended:

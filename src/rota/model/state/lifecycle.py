@@ -5,6 +5,7 @@ from __future__ import annotations
 from rota.model.commands import Launch, Migrate, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
+    BurstPlanned,
     JobFinished,
     JobLaunched,
     JobResumed,
@@ -113,6 +114,15 @@ def model_reported(ledger: Ledger, e: ModelReported) -> None:
         ledger.refuse(e.row, f"told to have {e.largest_tensor_bytes} of {e.model_bytes} bytes")
     ledger.skew[e.row] = e.largest_tensor_bytes / e.model_bytes
     ledger.note_change(e.row)
+
+
+def burst_planned(ledger: Ledger, e: BurstPlanned) -> None:
+    """Keep it as the last one of its job; a job that has ended meanwhile needs none."""
+    if not 0 < len(e.idle) <= len(e.step_s):
+        ledger.refuse(e.row, f"planned for {len(e.idle)} of {len(e.step_s)} ranks")
+    if ledger.state[e.row] < FIRST_FINAL:
+        ledger.burst_planned[e.row] = e
+        ledger.note_change(e.row)
 
 
 def worker_reported(ledger: Ledger, e: WorkerReported) -> None:

@@ -71,6 +71,7 @@ HANDLERS: dict[type, Handler] = {
     events.FillMeasured: Handler(fill.fill_measured),
     events.WorkerRegistered: Handler(lifecycle.worker_registered),
     events.ModelReported: Handler(lifecycle.model_reported),
+    events.BurstPlanned: Handler(lifecycle.burst_planned),
     events.WorkerReported: Handler(lifecycle.worker_reported),
     events.AttemptLost: Handler(lifecycle.attempt_lost, _STARTED, "lost attempt {0.attempt}"),
     events.JobFinished: Handler(lifecycle.job_finished, _NOT_ENDED, "finished ({0.outcome.name})"),

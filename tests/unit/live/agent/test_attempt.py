@@ -2,10 +2,16 @@
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.attempts import attempt_in
 
 from rota.folder import Folder
@@ -13,6 +19,7 @@ from rota.live.agent import attempt_report as account
 from rota.live.agent import ending
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
 from rota.live.wire.clock import boottime_s
+from rota.live.wire.messages import planned_of
 from rota.train.pulse import Pulse
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -69,6 +76,74 @@ def test_sizes_that_no_model_has_are_passed_over(kept, sizes):
     kept.attempt.heard(0, {"type": "model", **sizes})
     kept.attempt.joined(0, None, {"suspended": False, "model": sizes})
     assert kept.heard == []
+
+
+PLAN = {"batch": 32, "step_s": [0.5, 0.25], "idle": [0.0, 0.625]}
+
+
+def test_a_plan_of_layers_is_passed_on_once_and_kept_for_the_next_agent(kept):
+    kept.attempt.heard(0, {"type": "planned", **PLAN, "other": 1})
+    kept.attempt.joined(0, None, {"suspended": False, "planned": PLAN})
+    kept.attempt.heard(1, {"type": "planned", **PLAN, "batch": 16})
+    assert kept.heard == [{"type": "planned", "job_id": "5", "attempt": 2, **PLAN}]
+    assert kept.attempt.planned_report() == kept.heard[0]
+    assert json.loads((kept.folder / "attempt.json").read_text())["planned"] == PLAN
+
+
+def test_idle_parts_are_told_in_the_order_of_the_gpus(kept):
+    kept.attempt.record.gpus = [3, 1]  # of ranks 0 and 1
+    kept.attempt.heard(0, {"type": "planned", **PLAN})
+    assert [message["idle"] for message in kept.heard] == [[0.625, 0.0]]
+    kept.attempt.record.gpus = [1, 3]
+    kept.attempt.done(7)
+    assert [message["type"] for message in kept.heard[1:]] == ["done", "planned"]
+    assert kept.heard[-1]["idle"] == [0.0, 0.625]
+
+
+def test_a_plan_for_other_ranks_waits_until_these_are_there(kept):
+    kept.attempt.heard(0, {"type": "planned", **PLAN, "idle": [0.0]})
+    assert (kept.heard, kept.attempt.planned_report()) == ([], None)
+    kept.attempt.record.gpus = [0]
+    kept.attempt.done(7)
+    assert kept.heard[-1]["idle"] == [0.0]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "batch": st.none() | st.integers() | st.floats(),
+                "step_s": st.lists(st.none() | st.floats() | st.text(), max_size=3),
+                "idle": st.lists(st.floats() | st.text(), max_size=3) | st.floats(),
+            },
+        ).filter(lambda told: planned_of(told) is None),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_what_is_no_plan_is_left_out_with_one_warning(garbage):
+    with tempfile.TemporaryDirectory() as folder, warnings() as told:
+        kept = Kept(Path(folder))
+        for wrong in garbage:
+            kept.attempt.heard(0, {"type": "planned", **wrong})
+            kept.attempt.joined(0, None, {"suspended": False, "planned": wrong})
+        assert kept.heard == []
+        kept.attempt.heard(0, {"type": "planned", **PLAN})
+    assert [message["batch"] for message in kept.heard] == [32]
+    assert told == ["job 5: a plan of layers that is no plan is left out"]
+
+
+@contextmanager
+def warnings():
+    """The warnings that agents log meanwhile."""
+    told, handler = [], logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    account.log.addHandler(handler)
+    try:
+        yield told
+    finally:
+        account.log.removeHandler(handler)
 
 
 def test_a_program_that_never_stops_telling_is_not_heard_for_ever(kept, monkeypatch):

@@ -23,7 +23,7 @@ from rota.live.controller.loop import Controller
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 from rota.live.wire.questions import ask_of
 from rota.model.allocation import on_node
-from rota.model.events import JobSubmitted, ModelReported, NodeLost
+from rota.model.events import BurstPlanned, JobSubmitted, ModelReported, NodeLost
 from rota.model.job import JobState
 from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes
 from rota.model.probe import Probe
@@ -603,6 +603,33 @@ def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_
             )
             reports = [e for e in controller.record.store.load() if isinstance(e, ModelReported)]
             assert [e.model_bytes for e in reports] == [400, 800]
+
+    asyncio.run(scenario())
+
+
+def test_a_plan_of_layers_is_written_down_once_and_known_after_a_restart(tmp_path):
+    about = {"type": "planned", "job_id": "1", "attempt": 1}
+    plan = {"batch": 32, "step_s": [0.5, None, 0.125], "idle": [0.25]}
+    hostile = [{"idle": [2.0]}, {"step_s": [None]}, {"batch": "32"}, {"idle": [0.5] * 4}]
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, row, JobState.RUNNING)
+            for wrong in hostile:
+                agent.says(**about, **(plan | wrong))
+            for told in (plan, plan, plan | {"idle": [0.5]}):
+                agent.says(**about, **told)
+            await agent.quiet()
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            found = controller.state.burst_planned[row]
+            assert found[2:] == (32, (0.5, None, 0.125), (0.5,))
+            told = [e for e in controller.record.store.load() if isinstance(e, BurstPlanned)]
+            assert [e.idle for e in told] == [(0.25,), (0.5,)]
 
     asyncio.run(scenario())
 
