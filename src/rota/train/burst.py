@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rota.burst.layers.trace import Layered, Piece, layered
+from rota.burst.planner.costs import Costs
+from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.choice import given, planned
 from rota.burst.runtime.elsewhere import away
 from rota.burst.runtime.groups import PeerLost
+from rota.burst.runtime.outlook import Outlook, Planned, chosen_of
 from rota.burst.runtime.runtime import Runtime
 from rota.errors import GangError, InputError
 from rota.model.layer_graph import LayerGraph
@@ -46,6 +50,11 @@ class BurstModel(nn.Module):
         self._kept = True
         self._failure: str | None = None
         self.batch_size: Callable[[], int] | None = None  # of the loader, once there is one
+        # Who is told of each plan by a profile, and the most ranks that steps are predicted for.
+        self.tell: Callable[[Planned], None] | None = None
+        self.most_ranks = 0
+        self._outlook: Outlook | None = None
+        self._told = False  # of the plan for the present group
         self.counts: Sequence[int] | None = None  # of each rank's samples, in this batch
         self.counted, self.place = True, 0
 
@@ -62,6 +71,7 @@ class BurstModel(nn.Module):
             self._check_whole()
             return self.module(*args, **kwargs)
         if not dist.is_initialized() or dist.get_world_size() == 1:
+            self._plan_alone()
             return self.module(*args, **kwargs)
         inputs = self._inputs(args, kwargs)
         if self.failure is None:
@@ -94,7 +104,7 @@ class BurstModel(nn.Module):
 
     def wrap(self) -> None:
         """Join the present group; there is no plan for it yet."""
-        self._kept, self._failure = self.is_whole, None
+        self._kept, self._failure, self._told = self.is_whole, None, False
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = None
@@ -114,11 +124,29 @@ class BurstModel(nn.Module):
             split = layered(self.module, inputs)
         if isinstance(self._plan, LayerGraph):
             assert self.batch_size is not None
-            groups = planned(split, self._plan, self.batch_size(), ranks)
+            tell = self._tell if self.tell is not None else None
+            groups = planned(split, self._plan, self.batch_size(), ranks, tell)
         elif self._plan is not None:
             groups = given(split, self._plan, ranks)
         self._runtime = Runtime(split.pieces, split.output, groups, self._world.group)
         return self._runtime
+
+    def _plan_alone(self) -> None:
+        """Tell the plan of the only rank, if the profile has the links that more would use."""
+        graph, wanted = self._plan, self.tell is not None and self._world.size == 1
+        if self._told or not wanted or self.batch_size is None or not isinstance(graph, LayerGraph):
+            return
+        self._told = True
+        if graph.network is not None:
+            with contextlib.suppress(InputError):  # the profile may have no batch as large
+                frontier = Frontier(Costs(graph, self.batch_size(), 1))
+                self._tell(frontier, chosen_of(frontier))
+
+    def _tell(self, frontier: Frontier, chosen: Timed) -> None:
+        if self._outlook is None:
+            self._outlook = Outlook(frontier.costs.graph, self.most_ranks)
+        assert self.tell is not None
+        self.tell(self._outlook.of(frontier, chosen))
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The tensors that the model is called with, in the order of its forward's arguments."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.live.wire import MAX_PLANNED_RANKS
 from rota.train.world import World
 
 if TYPE_CHECKING:
     import torch
 
+    from rota.burst.runtime.outlook import Planned
     from rota.train.loader import Loader
     from rota.train.replica import Replica
 
@@ -25,6 +28,7 @@ class Reduction:
 
     def __init__(self, world: World) -> None:
         self.gradients: Any = None
+        self.tell: Callable[[Planned], None] | None = None  # of plans by layer
         self.wrapped: list[Any] = []  # models for DDP, or with layers on ranks of their own
         self._undecided: list[Any] = []  # models without a decision yet
         self._asked_for: set[str | None] = set()
@@ -91,6 +95,9 @@ class Reduction:
             loader.even = True
             for model in self.wrapped:
                 model.batch_size = lambda: loader.batch_size
+                model.most_ranks = _most_to_tell(loader, self._world)
+            if len(self.wrapped) == 1 and self._world.size <= MAX_PLANNED_RANKS:
+                self.wrapped[0].tell = self.tell
 
             def parts() -> list[int] | None:
                 ranks = range(self._world.size)
@@ -132,3 +139,11 @@ class Reduction:
         for model in self.wrapped:
             model.wrap()
         self.gradients.met = False
+
+
+def _most_to_tell(loader: Loader, world: World) -> int:
+    """The most ranks that steps are predicted for: 0 if the batch grows with the ranks."""
+    if loader.varies:
+        return 0
+    most = max(int(os.environ.get("ROTA_MAX_WORLD", "1")), world.size)
+    return min(most, loader.most_ranks, MAX_PLANNED_RANKS)

@@ -7,11 +7,15 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rota.live.wire import METRICS, Message
 from rota.train.link import Link
 from rota.train.progress import Progress
 from rota.train.world import World
+
+if TYPE_CHECKING:
+    from rota.burst.runtime.outlook import Planned
 
 
 class Reports:
@@ -32,6 +36,7 @@ class Reports:
         self._slot = int(os.environ.get("ROTA_SLOT", world.rank))
         self._model: Message | None = None  # its size, and that of its largest tensor
         self._cycle: Message | None = None  # its device memory over a step
+        self._planned: Message | None = None  # its plan by layer
 
     def introduce(self, **state: object) -> None:
         """Set the next connection's hello: the known facts, and ``state``."""
@@ -66,6 +71,13 @@ class Reports:
         self.introduce()
         self._link.send({"type": "model", **self._model})
 
+    def planned(self, planned: Planned) -> None:
+        """Report a plan by layer; an absent agent learns it by the next hello."""
+        if self._link is not None:
+            self._planned = planned._asdict()
+            self.introduce()
+            self._link.send({"type": "planned", **self._planned})
+
     def memory(self, cycle: Message) -> None:
         """Report the least and the most device memory over a step."""
         if self._link is not None:
@@ -98,5 +110,6 @@ class Reports:
             "generation": self._world.generation,
             "model": self._model,
             "memory": self._cycle,
+            "planned": self._planned,
             "shards": self._most_ranks(),
         }

@@ -54,6 +54,8 @@ class Session:
         self._training = Training(*parts)
         self._curve = Curve()
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
+        if self._link is not None:
+            self._training.tell_plans(self._reports.planned)
         self._boundary = Boundary(
             self._link, self._member, self._training, self._progress, self._reports, self._pulse
         )

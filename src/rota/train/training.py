@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
@@ -20,6 +21,7 @@ from rota.train.world import World
 if TYPE_CHECKING:
     import torch
 
+    from rota.burst.runtime.outlook import Planned
     from rota.train.adaptation import Adaptation
     from rota.train.batch import Batch
     from rota.train.device import DeviceState
@@ -75,6 +77,10 @@ class Training:
         return self._replica
 
     # -- before the first step -----------------------------------------------------------------
+
+    def tell_plans(self, tell: Callable[[Planned], None]) -> None:
+        """Have plans by layer told, by a function that is called on rank 0."""
+        self._reduction.tell = tell
 
     def prepare(
         self,

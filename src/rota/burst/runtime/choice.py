@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from rota.burst.layers.trace import Layered
 from rota.burst.planner.costs import Costs
-from rota.burst.planner.frontier import Frontier
+from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.groups import device_of, talk
+from rota.burst.runtime.outlook import chosen_of
 from rota.errors import InputError, did_you_mean
 from rota.model.layer_graph import LayerGraph, Network
 
@@ -43,11 +44,17 @@ def given(split: Layered, sizes: Mapping[str, int], ranks: int) -> list[Group]:
     return [found[name] for name in names]
 
 
-def planned(split: Layered, graph: LayerGraph, batch: int, ranks: int) -> list[Group]:
+def planned(
+    split: Layered,
+    graph: LayerGraph,
+    batch: int,
+    ranks: int,
+    tell: Callable[[Frontier, Timed], None] | None = None,
+) -> list[Group]:
     """Groups by the plan with which all GPUs together do most; all ranks call it.
 
-    Links are those of the profile, or are measured now. Raises InputError if the profile is not
-    of this model.
+    Links are those of the profile, or are measured now. ``tell`` is called on rank 0, while the
+    others wait. Raises InputError if the profile is not of this model.
     """
     missing = [piece.name for piece in split.pieces if piece.name not in graph.index]
     if missing or len(graph.layers) != len(split.pieces):
@@ -60,7 +67,10 @@ def planned(split: Layered, graph: LayerGraph, batch: int, ranks: int) -> list[G
     told: list[Sequence[Group]] = [()]
     if dist.get_rank() == 0:
         frontier = Frontier(Costs(graph, batch, ranks, network))
-        told = [frontier.best_for_cluster().plan.groups]
+        chosen = chosen_of(frontier)
+        told = [chosen.plan.groups]
+        if tell is not None:
+            tell(frontier, chosen)
     talk(dist.broadcast_object_list, told, 0)
     return [told[0][graph.index[piece.name]] for piece in split.pieces]
 

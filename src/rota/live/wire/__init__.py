@@ -66,6 +66,7 @@ MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MOST_METRIC_REPORTS = 10_000  # of one attempt of a trial
 MAX_NUMBER = 1e300
+MAX_PLANNED_RANKS = 256  # for so many a program tells how long its steps would take
 
 
 def encode(message: Message) -> bytes:

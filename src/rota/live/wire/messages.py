@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rota.errors import AgentError, InputError
-from rota.live.wire import MAX_NUMBER, Message, decode
+from rota.live.wire import MAX_NUMBER, MAX_PLANNED_RANKS, Message, decode
 from rota.live.wire.faults import fault_in
 from rota.live.wire.questions import Answer
 from rota.model.job import Suspension
@@ -22,7 +22,6 @@ MAX_SECONDS = 1e11  # since 1970, or of a step
 MAX_METRICS, MAX_NAME = 1000, 200
 MAX_MODEL_BYTES = 1 << 60
 MAX_NODE_GPUS = 4096
-MAX_PLANNED_RANKS = 256  # for so many a program tells how long its steps would take
 LONGEST_STEP_S = 86_400.0
 MAX_WORDS = 500  # characters of why there is no checkpoint,
 MAX_SENTENCE = 1000  # and of any other sentence
