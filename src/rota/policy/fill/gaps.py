@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rota.model.allocation import indices
+from rota.model.allocation import Allocation, indices
 from rota.model.view import View
 from rota.policy.cpus.stage import Residents
 
 PRIOR = 0.5  # of a GPU: what a foreground job of which nothing is known is taken to leave
 DIGITS = 2  # of predicted shares: smaller differences between GPUs tell nothing
+
+
+Gpu = tuple[int, int]  # of a node
 
 
 class Gap(NamedTuple):
@@ -33,6 +36,7 @@ class Gaps:
         self._view = view
         self._residents = residents
         self._used: dict[int, float | None] = {}  # by row
+        self._planned: dict[int, dict[Gpu, float] | None] = {}  # by row
         self._left: dict[tuple[int, ...], tuple[float, bool]] = {}  # by rows
 
     def at(self, node: int, gpu: int) -> Gap:
@@ -57,10 +61,19 @@ class Gaps:
     def _gap(self, node: int, gpu: int, beside: tuple[int, ...]) -> Gap:
         if not beside:
             return Gap(node, gpu)
+        planned = {row: uses[node, gpu] for row in beside if (uses := self._plan(row))}
+        if planned:
+            used = [planned[row] if row in planned else self._use(row) for row in beside]
+            return Gap(node, gpu, beside, *share_left(used))
         if beside not in self._left:
             self._left[beside] = share_left([self._use(row) for row in beside])
         share, is_known = self._left[beside]
         return Gap(node, gpu, beside, share, is_known)
+
+    def _plan(self, row: int) -> dict[Gpu, float] | None:
+        if row not in self._planned:
+            self._planned[row] = planned_use(self._view, row, self._residents.place.get(row))
+        return self._planned[row]
 
     def _use(self, row: int) -> float | None:
         if row not in self._used:
@@ -78,6 +91,20 @@ def share_left(used: Sequence[float | None]) -> tuple[float, bool]:
     if len(known) < len(used):
         return round(min(PRIOR, left), DIGITS), False
     return round(left, DIGITS), True
+
+
+def planned_use(view: View, row: int, place: Allocation | None) -> dict[Gpu, float] | None:
+    """The part of each of its GPUs that a job uses by the plan that its program has told.
+
+    None without a plan for as many GPUs as the job has. Where there is one, it comes before what
+    was measured: that is one figure for all of the job's GPUs, in which ranks that wait for others
+    in a collective operation of a device count as busy.
+    """
+    planned = view.burst_planned(row)
+    if planned is None or place is None or len(planned.idle) != place.num_gpus:
+        return None
+    gpus = [(node, gpu) for node, mask in place.parts for gpu in indices(mask)]
+    return {at: 1.0 - idle for at, idle in zip(gpus, planned.idle, strict=True)}
 
 
 def use_of(view: View, row: int, residents: Residents) -> float | None:
