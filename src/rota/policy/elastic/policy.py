@@ -4,6 +4,7 @@ A job's scaler chooses the size that is best for that job (:mod:`rota.policy.sca
 add up to more GPUs than there are, GPUs go where one more raises relative throughput most.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from rota.policy.scaling import (
     FitScaler,
     Observations,
     Observed,
+    PlannedCurve,
     ProbeScaler,
     Scaler,
     Throughput,
@@ -30,6 +32,7 @@ from rota.policy.scaling import (
     UtilityOverCost,
     allot,
     claim,
+    covers,
     fit_curve,
 )
 
@@ -41,16 +44,19 @@ CALM = 10  # looks are so much rarer when all scalers are content
 
 
 class Watched(NamedTuple):
-    """A running elastic job: its sizes, what it has measured, and what its scaler wants."""
+    """A running elastic job: its sizes, its measurements and predictions, its scaler's wish."""
 
     sizes: tuple[int, ...]
     observations: Observations
+    predicted: Sequence[float | None] | None
     wish: int
     calm: bool
 
     def claim(self) -> Claim:
         """Value of each size to the job, up to the size that it wants."""
         sizes = [size for size in self.sizes if size <= self.wish]
+        if self.predicted is not None and covers(self.predicted, sizes):
+            return claim(sizes, PlannedCurve(self.observations, self.predicted).rate)
         if len(self.observations.sizes) > 1:
             return claim(sizes, fit_curve(self.observations).rate)
         return claim(sizes, lambda size: float(size**UNTRIED))
@@ -148,9 +154,10 @@ class Elastic(Policy):
                     steps = int(pace.steps - before[2]) if self.scaler == "probe" else 1
                     observations.add(size, Throughput(max(1, steps), rate, 0.0))
         left = inf if pace is None or pace.left is None else pace.left
-        wish, memory = size, mark["scaler"]
+        wish, memory, planned = size, mark["scaler"], view.burst_planned(row)
+        predicted = planned.step_s if planned is not None else None
         if observations.workers == size and observations.steps:
-            job = Observed(observations, view.now_s - view.submit_s[row], left)
+            job = Observed(observations, view.now_s - view.submit_s[row], left, predicted)
             choice = self._scaler(view, row, sizes, left).choose(job, memory)
             wish, memory = choice.size, choice.memory
             told.why[row] = _why(choice, size)
@@ -161,7 +168,8 @@ class Elastic(Policy):
         }
         if seen != mark:
             what_if.mark(row, seen)
-        return Watched(sizes, observations, max(wish, sizes[0]), "settled" in memory)
+        wish = max(wish, sizes[0])
+        return Watched(sizes, observations, predicted, wish, "settled" in memory)
 
     def _scaler(self, view: View, row: int, sizes: tuple[int, ...], left: float) -> Scaler:
         wanted = view.spec[row].elastic

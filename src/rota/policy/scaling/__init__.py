@@ -16,6 +16,7 @@ from rota.policy.scaling.condition import (
 from rota.policy.scaling.curve import ScalingCurve, fit_curve
 from rota.policy.scaling.fitted import FitScaler
 from rota.policy.scaling.observations import Observations, Throughput
+from rota.policy.scaling.planned import PlannedCurve, covers
 from rota.policy.scaling.probe import ProbeScaler
 from rota.policy.scaling.replay import Replay, Resizing, replay
 from rota.policy.scaling.scaler import Choice, Observed, Scaler
@@ -31,6 +32,7 @@ __all__ = [
     "Observations",
     "Observed",
     "Outlook",
+    "PlannedCurve",
     "ProbeScaler",
     "Replay",
     "Resizing",
@@ -43,6 +45,7 @@ __all__ = [
     "allot",
     "allowed_sizes",
     "claim",
+    "covers",
     "fit_curve",
     "replay",
     "sizes_every",

@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from rota.policy.scaling.condition import Condition, Outlook
-from rota.policy.scaling.curve import fit_curve
+from rota.policy.scaling.curve import ScalingCurve, fit_curve
 from rota.policy.scaling.observations import Observations
+from rota.policy.scaling.planned import PlannedCurve, covers
 from rota.policy.scaling.significance import normal_quantile, surely_above_zero
 
 _TIE = 1e-9  # worths closer than this, in units, are equal
 
 
 class Comparison:
-    """The present worth of every size in ``sizes``, and of the measured sizes."""
+    """The present worth of every size in ``sizes``, and of the measured sizes.
+
+    ``predicted`` are step times by the job's program; they make the curve if they cover all sizes.
+    """
 
     def __init__(
         self,
@@ -21,11 +25,17 @@ class Comparison:
         observations: Observations,
         outlook: Outlook,
         confidence: float,
+        predicted: Sequence[float | None] | None = None,
     ) -> None:
         self.condition, self.sizes, self.outlook = condition, sizes, outlook
         self.measured = observations
         self.confidence = confidence
-        self.curve = fit_curve(observations)
+        self.predicted = predicted is not None and covers(predicted, sizes)
+        self.curve: ScalingCurve | PlannedCurve = (
+            PlannedCurve(observations, predicted)
+            if predicted is not None and self.predicted
+            else fit_curve(observations)
+        )
 
     @cached_property
     def worths(self) -> dict[int, float]:
@@ -68,13 +78,9 @@ class Comparison:
         return surely_above_zero(difference, parts, self.confidence)
 
     def margin(self, old: int, new: int) -> float:
-        """Error of the difference in worth at the confidence, caused by the fit."""
-        slopes = [self._slope(size) for size in (old, new)]
-        directions = [self.curve.direction(size) for size in (old, new)]
-        change = [
-            slopes[1] * b - slopes[0] * a for a, b in zip(directions[0], directions[1], strict=True)
-        ]
-        return normal_quantile(self.confidence) * self.curve.error(change)
+        """Error of the difference in worth at the confidence, caused by the curve."""
+        parts = [(old, -self._slope(old)), (new, self._slope(new))]
+        return normal_quantile(self.confidence) * self.curve.contrast_error(parts)
 
     def _slope(self, size: int) -> float:
         return self.condition.sensitivity((size, self.curve.rate(size)), self.outlook)

@@ -54,6 +54,11 @@ class ScalingCurve(NamedTuple):
         rows = zip(direction, self.covariance, strict=True)
         return sqrt(max(0.0, sum(d * _dot(row, direction) for d, row in rows)))
 
+    def contrast_error(self, parts: Sequence[tuple[int, float]]) -> float:
+        """Standard error of the sum of ln(rate) at these sizes, each times its weight."""
+        directions = ([weight * d for d in self.direction(size)] for size, weight in parts)
+        return self.error([sum(each) for each in zip(*directions, strict=True)])
+
     def _residual(self, workers: int) -> float:
         if workers <= self.residuals[0][0]:
             return self.residuals[0][1]

@@ -32,6 +32,9 @@ class FitScaler:
     it the job moves only for a gain that is sure at ``confidence``, larger than what a pause of
     ``pause_s`` seconds costs, and larger than ``least_gain`` of the condition's unit.
 
+    A job whose program predicts its steps at all sizes goes to the best one at once, and on from
+    there as long as predictions, corrected by what was measured, promise more.
+
     The first two sizes only tell where to look, and are left after ``min_steps``. Later ones are
     kept until the relative standard error of their throughput is ``precision`` or they are surely
     worse than a known size, for ``most_steps`` at most. Its memory is when the job would complete
@@ -69,7 +72,8 @@ class FitScaler:
         if job.observations.steps < self.min_steps or job.remaining_samples <= 0:
             return waiting
         outlook = begin(job, marks)
-        look = Comparison(self.condition, self.sizes, job.observations, outlook, self.confidence)
+        told = (job.observations, outlook, self.confidence, job.predicted)
+        look = Comparison(self.condition, self.sizes, *told)
         if not self._known_well(job, look):
             return waiting
         if "settled" not in marks and self._search_pays(job):
@@ -99,6 +103,11 @@ class FitScaler:
         One resize is kept for going back to the best.
         """
         known = job.observations.sizes
+        if look.predicted:
+            size = look.best(self.sizes)
+            tries = size not in known and len(known) < self.max_resizes
+            tries = tries and self._worth_trying(look, look.best(known), size)
+            return (size if tries else None), "the best size by its program's plan, not tried yet"
         if len(known) == 1:
             size = self._second(job.workers)
             return (size if size != job.workers else None), "a second size, to fit a curve"

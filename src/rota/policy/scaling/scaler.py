@@ -1,6 +1,6 @@
 """The contract of a per-job scaler: its input and its answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -14,13 +14,15 @@ Memory = Mapping[str, Any]
 class Observed(NamedTuple):
     """A job as a scaler sees it.
 
-    It has the job's measurements, the seconds since its start, and the samples it still has to
-    train on (infinite if unknown).
+    It has the job's measurements, the seconds since its start, the samples it still has to train
+    on (infinite if unknown), and the seconds of a step with 1, 2, ... workers as its program
+    predicts them, None where it does not.
     """
 
     observations: Observations
     elapsed_s: float = 0.0
     remaining_samples: float = inf
+    predicted: Sequence[float | None] | None = None
 
     @property
     def workers(self) -> int:

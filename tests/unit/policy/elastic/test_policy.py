@@ -4,10 +4,12 @@ import pytest
 
 from rota.model.cluster import parse_cluster
 from rota.model.commands import Resize
-from rota.model.events import JobResized, WorkerRegistered, WorkerReported
+from rota.model.events import BurstPlanned, JobResized, WorkerRegistered, WorkerReported
 from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
 from rota.model.reason import Reason
+from rota.policy.elastic.policy import Watched
 from rota.policy.registry import create
+from rota.policy.scaling import Observations, allot
 from rota.sim.machine import FREE
 from rota.sim.simulation import Simulation
 from rota.testing.builders import job, trace
@@ -141,3 +143,28 @@ def test_the_published_search_counts_steps():
     cluster.settle()
     cluster.looks(2, steps_only)
     assert cluster.size() == 2  # fifty steps, where ten are asked for
+
+
+def planned(cluster, *step_s):
+    """Job 0's program has planned its layers for as many GPUs as it has."""
+    cluster.happens(BurstPlanned, 0, 32, step_s, (0.0,) * cluster.size())
+    cluster.settle()
+
+
+def test_a_job_whose_program_predicts_its_steps_goes_to_the_best_size_at_once():
+    seconds = (8.0, 5.0, 2.5, 2.5)  # 3 GPUs are best, and none is worth having beside them
+    cluster = Live(elastic("a", 1, 2, 3, 4))
+    cluster.settle()
+    planned(cluster, *seconds)
+    visited = [cluster.size()]
+    for _ in range(12):
+        cluster.looks(1, lambda size: (10 / seconds[size - 1], 0.0))
+        visited += [cluster.size()] * (cluster.size() != visited[-1])
+    assert visited == [1, 3]
+
+
+def test_gpus_go_first_to_the_job_that_is_predicted_to_gain_by_them():
+    watched = Watched((1, 2, 3), Observations(), (6.0, 5.9, 5.8), 3, calm=False)
+    other = watched._replace(predicted=(6.0, 3.0, 2.0))
+    assert allot(4, [watched.claim(), other.claim()]) == [1, 3]
+    assert allot(4, [other.claim(), watched.claim()]) == [3, 1]
