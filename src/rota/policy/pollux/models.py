@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from math import inf, nan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
+from rota.policy.pollux.planned import planned_steps
 from rota.policy.pollux.type_speeds import Told, TypeSpeeds
 from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
 from rota.predict.goodput_table import TableCache
@@ -29,13 +31,15 @@ class Knowledge(NamedTuple):
 
     ``model`` is None and ``most_seen`` is 0 before anything was measured. ``left_steps`` is what
     its user declared, less its progress, in steps of the initial batch. ``warnings`` tell of
-    impossible measurements by the job or its kind, which are left out.
+    impossible measurements by the job or its kind, which are left out. Of a job without a model
+    whose program plans its layers, ``steps_s`` has the seconds of a step by GPUs of one node.
     """
 
     model: Goodput | None
     most_seen: int
     left_steps: float
     warnings: tuple[str, ...] = ()
+    steps_s: Mapping[int, float] = MappingProxyType({})
 
 
 class _Fitted(NamedTuple):
@@ -93,14 +97,15 @@ class Models:
         self._fit(view, members)
         if self._shared:
             _learn_early(view, zip(rows, groups, strict=True), early)
-        known: list[list[Knowledge]] = [[] for _ in types or [""]]
+        on_types: list[str | None] = [None] if types is None else [*types]
+        known: list[list[Knowledge]] = [[] for _ in on_types]
         for row, group in zip(rows, groups, strict=True):
             fitted, limits, noise = self._fits[group], _limits(view, row), _noise(view, row)
             begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
             left_steps, impossible = _left_steps(view, row), None
             wrong = self._checked[row][1]
-            parts = zip(known, fitted.step_times, fitted.warnings, strict=True)
-            for on_type, step_time, warnings in parts:
+            parts = zip(on_types, known, fitted.step_times, fitted.warnings, strict=True)
+            for gpu_type, on_type, step_time, warnings in parts:
                 model = None
                 if step_time is not None and isinstance(limits, BatchLimits):
                     model = Goodput(step_time, noise or begun, limits)
@@ -109,7 +114,8 @@ class Models:
                         impossible = _impossible(view, row, limits, noise, wrong)
                     warnings = (*impossible, *warnings)
                 most_seen = 0 if model is None else fitted.most_seen
-                on_type.append(Knowledge(model, most_seen, left_steps, warnings))
+                steps_s = planned_steps(view, row, gpu_type) if model is None else {}
+                on_type.append(Knowledge(model, most_seen, left_steps, warnings, steps_s))
         return known
 
     def goodputs(self, models: list[Goodput], shapes: Shapes, pool: int = 0) -> Matrix:

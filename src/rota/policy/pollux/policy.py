@@ -8,6 +8,7 @@ goodput where the jobs come to lie.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from math import inf
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from rota.policy.pollux import value
 from rota.policy.pollux.batches import restarts_of, settle
 from rota.policy.pollux.knapsack_pools import solve_pools
 from rota.policy.pollux.layout import Layout
-from rota.policy.pollux.models import Knowledge, Models
+from rota.policy.pollux.models import Knowledge, Models, Shapes
 from rota.policy.pollux.pools import (
     Choices,
     Pool,
@@ -278,6 +279,11 @@ class Pollux(Policy):
                 one = table[np.arange(len(told)), first] / counts[columns[first]]
                 unit[which] = np.minimum(unit[which], np.where(one > 0, one, np.inf))
                 work[which] = [each[job].left_steps * model.limits.initial for job, model in models]
+            for job, one in enumerate(each):
+                if one.steps_s:
+                    goodputs[job, columns] = _rates(one.steps_s, choices.shapes[number])
+                    least = min(one.steps_s)
+                    unit[job] = min(unit[job], 1.0 / one.steps_s[least] / least)
         fit = unit < np.inf  # for any of the sizes
         unit[~fit] = 1.0
         speedups = np.where(fit[:, None], goodputs / unit[:, None], counts)
@@ -321,6 +327,10 @@ class Pollux(Policy):
         found = self._models.tables().choices(asked)
         for (job, _), choice in zip(models, found, strict=True):
             fair[job] = choice.goodput / jobs.one[job]
+        for job, each in enumerate(known):
+            if each.steps_s:
+                within = [size for size in each.steps_s if size <= gpus] or [min(each.steps_s)]
+                fair[job] = 1.0 / each.steps_s[max(within)] / jobs.one[job]
         return fair
 
     def _solve(self, seen: Seen, gpus: list[int]) -> tuple[Matrix, list[int]]:
@@ -362,12 +372,21 @@ class Pollux(Policy):
         needed, free, most = sum(begin.values()), view.free_gpus, []
         for row, each in zip(rows, known, strict=True):
             lacking = needed - begin.get(row, 0) > free
-            least = lacking and each.model is None and resizes_as_it_runs(view, row)
+            unknown = each.model is None and not each.steps_s
+            least = lacking and unknown and resizes_as_it_runs(view, row)
             most.append(0 if least else self.most_gpus(each))
         return most
 
     def most_gpus(self, known: Knowledge) -> int:
-        """The size up to which a job may grow, from its measurements."""
+        """The size up to which a job may grow, by its measurements or its program's plan."""
+        if known.steps_s:
+            return max(known.steps_s)
         if self.objective == "pollux":
             return max(PUBLISHED_GROWTH * known.most_seen, 1)
         return max(GROWTH * known.most_seen, FIRST_GPUS)
+
+
+def _rates(steps_s: Mapping[int, float], shapes: Shapes) -> Vector:
+    """Steps per second at each of the shapes; 0 where none is known, as on several nodes."""
+    known = (steps_s.get(gpus) if nodes == 1 else None for gpus, nodes in shapes)
+    return np.array([0.0 if seconds is None else 1.0 / seconds for seconds in known])
