@@ -12,6 +12,7 @@ from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, duration, folded, printable, size_text, times
 from rota.cli.verdict import (
+    burst_text,
     data_text,
     filling_text,
     sharing_text,
@@ -208,6 +209,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("sharing", sharing_text(verdict["sharing"])),
         ("filling", filling_text(verdict.get("filling"))),
         ("turns", turns_text(verdict["turns"])),
+        ("by layer", burst_text(verdict.get("burst"))),
         ("resizing", verdict["resizing"]),
         ("attempts", _attempts_text(job)),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),

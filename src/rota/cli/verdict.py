@@ -30,6 +30,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("filling", filling_text(verdict.get("filling"))),
+        ("plan by layer", burst_text(verdict.get("burst"))),
         ("size", verdict["resizing"]),
         ("data", None if data and cpus and data in cpus else data),
         ("CPU cores", cpus),
@@ -133,6 +134,11 @@ def filling_text(filling: Mapping[str, Any] | None) -> str | None:
     if filling is None or filling["on"] is None:
         return None
     return str(filling["sentence"])
+
+
+def burst_text(burst: Mapping[str, Any] | None) -> str | None:
+    """The sentence on the plan that a job's program has told for its layers; None without one."""
+    return None if burst is None else str(burst["sentence"])
 
 
 def turns_text(turns: Mapping[str, Any] | None) -> str | None:

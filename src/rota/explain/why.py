@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.explain import filling, reservation, trial_wait
+from rota.explain.burst import burst_of
 from rota.explain.cpus import cpus_of
 from rota.explain.data_wait import data_wait_of
 from rota.explain.probes import tell as tell_probes
@@ -52,7 +53,7 @@ def explain(
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
     "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "resizing",
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
-    "history": [{"at_s", "reason"}], "cpus", "filling"}``.
+    "history": [{"at_s", "reason"}], "cpus", "filling", "burst"}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
@@ -67,7 +68,8 @@ def explain(
     what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
     ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
-    :func:`rota.explain.cpus.cpus_of`, ``filling`` as in :func:`rota.explain.filling.filling_of`.
+    :func:`rota.explain.cpus.cpus_of`, ``filling`` as in :func:`rota.explain.filling.filling_of`,
+    ``burst`` as in :func:`rota.explain.burst.burst_of`.
     ``quota`` is how many GPUs the quota of the job's queue has, None if that is not known.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
     ``why``: a job that waits for GPUs is told of them.
@@ -110,6 +112,7 @@ def explain(
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
         "cpus": cpus_of(state, row),
         "filling": filling.filling_of(state, row),
+        "burst": burst_of(state, row),
     }
 
 

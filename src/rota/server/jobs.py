@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.errors import AgentAwayError, InputError, closest
+from rota.explain.burst import burst_of
 from rota.explain.filling import filling_of
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
@@ -138,6 +139,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "python": python_of(program),
         "ranks": await ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
+        "burst": burst_of(controller.state, row),
         "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
         "same_name": _same_name(controller.state, row),
         "story": story(controller, row),

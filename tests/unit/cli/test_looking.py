@@ -16,6 +16,7 @@ from rota.folder import Folder
 from rota.model.allocation import shared_on_node
 from rota.model.decide.diff import diff
 from rota.model.events import (
+    BurstPlanned,
     CommandSent,
     DecisionTaken,
     FillMeasured,
@@ -153,6 +154,18 @@ class TestFilling:
         told = " ".join(rota("why", job_id)[1].split())
         assert "WAIT_GAPS" in told
         assert "here:0, perhaps 50 % beside job 1: job 2 fills it" in told
+
+
+class TestPlanByLayer:
+    def test_why_and_show_tell_of_the_plan(self, rota, cluster):
+        hand_in(rota, "a")
+        cluster.apply(BurstPlanned(1.0, 0, 32, (0.05, 0.03), (0.125,)))
+        for verb in ("why", "show"):
+            told = " ".join(rota(verb, "1")[1].split())
+            assert "by layer a step of 32 samples is predicted to take 50 ms on 1 GPU" in told
+            assert "30 ms on 2 GPUs" in told
+            found = json.loads(rota(verb, "1", "--json")[1])["burst"]
+            assert (found["idle"], found["by_gpus"]) == ([0.125], [0.05, 0.03])
 
 
 class TestData:

@@ -52,6 +52,7 @@ SCHEMA = [
     "history",
     "cpus",
     "filling",
+    "burst",
 ]
 
 
