@@ -13,7 +13,7 @@ from rota.burst.planner.timeline import timeline
 from rota.errors import InputError
 from rota.model.layer_graph import LayerGraph, Network
 
-LONGEST_S = 5.0  # for which a training waits while other numbers of ranks are looked at
+LONGEST_S = 5.0  # after which no other number of ranks is looked at, while a training waits
 DIGITS = 6
 
 
