@@ -13,8 +13,8 @@ from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
     BatchRefused,
-    FillMeasured,
     BurstPlanned,
+    FillMeasured,
     JobResized,
     MetricReported,
     ModelReported,
