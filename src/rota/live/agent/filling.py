@@ -125,35 +125,41 @@ class Hold:
 
     def stand_beside(self, mates: Sequence[Attempt], now_s: float) -> None:
         """Follow the page of these foreground attempts, which have its GPU as well."""
-        beside = None
-        try:
-            if mates:
-                beside = self._page_of(mates)
-                if os.path.realpath(self._link) != str(beside.page.resolve()):
-                    draft = self._link.with_name("fills.new")
-                    draft.unlink(missing_ok=True)
-                    draft.symlink_to(beside.page)
-                    draft.replace(self._link)
-            else:
-                self._link.unlink(missing_ok=True)
-        except OSError as error:
-            # A gate without a page holds nothing back; in slices, the attempt is held all the same.
-            log.warning("job %s can't be told whom it is beside: %s", self._attempt.job_id, error)
-            self._is_strayed = True
+        beside = self._page_of(mates) if mates else None
         if beside != self._beside:
             self._beside, self._before, self._is_strayed = beside, None, False
+        try:
+            if beside is None:
+                self._link.unlink(missing_ok=True)
+                return
+            if not is_told(beside.page) and (pid := self._worker_of(mates)):
+                tell_mute(beside.page, pid, min(each.record.max_slowdown for each in mates))
+            if os.path.realpath(self._link) != str(beside.page.resolve()):
+                draft = self._link.with_name("fills.new")
+                draft.unlink(missing_ok=True)
+                draft.symlink_to(beside.page)
+                draft.replace(self._link)
+        except OSError as error:
+            if not self._is_strayed:
+                about = (self._attempt.job_id, beside.job_id if beside else None, error)
+                log.warning("job %s can't be told that it is beside job %s: %s", *about)
+            self._is_strayed = True  # without a page its gate holds nothing back
 
     def _page_of(self, mates: Sequence[Attempt]) -> Beside:
-        """The page to follow; where no session writes it, it says that nothing is known."""
-        mate, (gpu,) = mates[0], self._attempt.record.gpus
-        position = mate.record.gpus.index(gpu) if has_pages(mate.record) else 0
-        rank = mate.members[position]
-        page = page_of(mate.folder, rank.index)
+        """The page to follow: that of the process on the GPU, or one that stands for several."""
+        mate = mates[0]
         if len(mates) > 1:
-            page = self._attempt.folder / SEVERAL
-        if not is_told(page) and rank.worker:
-            tell_mute(page, rank.worker, min(each.record.max_slowdown for each in mates))
-        return Beside(mate.job_id, page)
+            return Beside(mate.job_id, self._attempt.folder / SEVERAL)
+        return Beside(mate.job_id, page_of(mate.folder, self._rank_of(mate).index))
+
+    def _rank_of(self, mate: Attempt) -> Rank:
+        """The foreground process on the attempt's GPU."""
+        (gpu,) = self._attempt.record.gpus
+        return mate.members[mate.record.gpus.index(gpu) if has_pages(mate.record) else 0]
+
+    def _worker_of(self, mates: Sequence[Attempt]) -> int:
+        """A foreground process that is alive; 0 if none is yet."""
+        return next((rank.worker for rank in map(self._rank_of, mates) if rank.alive), 0)
 
     # -- slices of time ------------------------------------------------------------------------
 
@@ -190,13 +196,17 @@ class Hold:
 
     async def _run_in_slices(self, duty: Duty) -> None:
         attempt, rank = self._attempt, self._rank
-        reader = PageReader(self._link)
+        page, reader = Path(), PageReader(Path())
         self._throttle = Throttle(rank.shim, duty, rank.signal)
         try:
             while _runs(attempt) and not attempt.stopping and rank.alive:
                 now_s = time.monotonic()
                 if self._beside is None or (rank.writer is not None and not self._is_strayed):
                     break
+                if page != self._beside.page:
+                    reader.close()
+                    page = self._beside.page
+                    reader = PageReader(page)
                 await asyncio.sleep(self._throttle.turn(reader.read(now_s), now_s))
         finally:
             self._throttle.close()

@@ -4,9 +4,10 @@ import asyncio
 
 from rota.live.controller import telemetry
 from rota.model.allocation import shared_on_node
-from rota.model.events import JobResized, WorkerReported
+from rota.model.events import FillMeasured, JobResized, WorkerReported
 from rota.model.job import JobState
 from rota.policy.base import Policy
+from rota.policy.registry import create
 
 from .test_loop import Agent, controlled, done, submit, until_state
 
@@ -33,8 +34,8 @@ def written(controller):
     return [(event.row, event.progress["step"]) for event in log]
 
 
-async def start(controller, agent):
-    row = await submit(controller)
+async def start(controller, agent, **more):
+    row = await submit(controller, **more)
     agent.says(**done(await agent.hears("launch")))
     await until_state(controller, row, JobState.RUNNING)
     return row
@@ -134,6 +135,50 @@ def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is
             controller.turn()
             resized = [e for e in controller.record.store.load() if isinstance(e, JobResized)]
             assert [e.allocation.num_gpus for e in resized] == [1]
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def filled(beside, slowdown, harvest=0.25):
+    about = {"type": "filling", "job_id": "2", "attempt": 1}
+    return about | {"beside": beside, "slowdown": slowdown, "harvest": harvest}
+
+
+def test_how_a_background_job_fares_is_written_down_at_intervals_or_beyond_the_limit(
+    tmp_path, monkeypatch
+):
+    async def scenario():
+        async with controlled(tmp_path, create("fifo-backfill")) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            one = await start(controller, agent)
+            two = await start(controller, agent, share={"role": "background"})
+            at_s = controller.now_s()
+            monkeypatch.setattr(controller.record, "now_s", lambda: at_s)
+
+            async def hears(*reports):
+                nonlocal at_s
+                for report in reports:
+                    at_s += 1.0
+                    await says(controller, agent, report)
+                log = controller.record.store.load()
+                return [
+                    (e.row, e.beside, e.slowdown, e.harvest)
+                    for e in log
+                    if isinstance(e, FillMeasured)
+                ]
+
+            nonsense = [filled("1", None), filled("77", 1.5), filled("1", 1.5) | {"job_id": "1"}]
+            assert await hears(*nonsense) == []
+            known = [(two, one, 1.05, 0.25)]
+            assert await hears(filled("1", 1.05), filled("1", 1.06)) == known
+            known += [(two, one, 1.2, 0.25)]
+            assert await hears(filled("1", 1.2), filled("1", 1.04)) == known
+            at_s += 10.0
+            assert await hears(filled("1", 1.07)) == [*known, (two, one, 1.07, 0.25)]
+            known = await hears(filled(None, None, 1.0))
+            assert known[-1] == (two, -1, 1.0, 1.0)
             await agent.leave()
 
     asyncio.run(scenario())
