@@ -7,7 +7,7 @@ import pytest
 
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
-from rota.model.events import CommandSent, DecisionTaken
+from rota.model.events import CommandSent, DecisionTaken, FillMeasured
 from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.store.codec import encode
@@ -76,22 +76,24 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
             cluster.train(f"job{i}", *steps, gpus=gpus, priority=50 + weighs * i)
             for i, (gpus, steps) in enumerate(scripts)
         ]
+        background = cluster.train("back", *long, share={"role": "background"})
         cluster.until_step_advances("job0")
         cluster.client.suspend(jobs[2])
         cluster.kill_controller()
         cluster.up()
         cluster.client.resume(jobs[2])
-        cluster.until_step_advances("job1")
+        until(lambda: cluster.step("job1") > 3, "job1 has begun")
         cluster.kill(cluster.pids(jobs[3])["shim"])
         until(lambda: cluster.show(jobs[3])["attempt"] == 2, "it starts anew")
         for job in jobs[:2]:
             cluster.ends(job)
-        for job, out in ((jobs[2], "job2"), (jobs[3], "job3")):
+        for job, out in ((jobs[2], "job2"), (jobs[3], "job3"), (background, "back")):
             (tmp_path / out / "enough").touch()
             cluster.ends(job)
     finally:
         cluster.close()
     events = read(cluster.folder.database)
+    assert any(isinstance(event, FillMeasured) for event in events)  # alone, at the end at least
     for keep_indexes in (True, False):
         decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
         assert decisions > 5

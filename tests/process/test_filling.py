@@ -26,6 +26,24 @@ while True:
 """
 
 
+SWARM = """
+import os
+import torch, rota.train
+torch.set_num_threads(1)
+with rota.train.session() as s:
+    model = torch.nn.Linear(8, 1)
+    model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    for _ in range(8):
+        if os.fork() == 0:
+            while True:
+                pass
+    for step in s.steps(10**9):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
 @pytest.fixture
 def cluster(make_cluster):
     return make_cluster("fifo-backfill", 1, environment=PROMPT)
@@ -170,6 +188,23 @@ def test_a_tree_in_slices_goes_on_when_its_agent_dies_and_the_next_one_holds_it(
     goes_on(folder)
     cluster.client.cancel(back)
     cluster.ends(back, "CANCELLED")
+
+
+def test_a_session_that_computes_beside_its_pieces_is_held_in_slices(cluster):
+    """Processes that its gate does not hold."""
+    front = cluster.train("front", "--until", "--steps", 100_000)
+    cluster.until_step_advances("front")
+    script = cluster.base / "swarm.py"
+    script.write_text(SWARM)
+    back = cluster.submit(f"python {script}", share={"role": "background"})
+    until(lambda: len(cluster.of_job(back)) > 8, "all are there")
+    until(lambda: throttled(cluster, back), "it runs in slices")
+    cluster.until_step_advances("front")
+    cluster.client.cancel(back)
+    cluster.ends(back, "CANCELLED")
+    until(lambda: not cluster.of_job(back), "nobody is left")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
 
 
 @pytest.mark.parametrize("victim", ["worker", "shim"])

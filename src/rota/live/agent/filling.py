@@ -33,7 +33,9 @@ from rota.share.weight import Autogroup, CgroupWeight, Way, measure
 LOOK_EVERY_S = 0.2
 TELL_EVERY_S = 5.0  # by which time a foreground has done enough steps to judge by,
 LEAST_STEPS, PATIENCE_S = 16, 30.0  # at least so many, unless it takes too long
-STRAY_S = 0.1  # CPU time in a second beside the pieces: more is work that no gate holds back
+# CPU time in a second beside the pieces: more is work that no gate holds back, and it is over once
+# there has been less than the other for so long.
+STRAY, NO_STRAY, NO_STRAY_S = 0.1, 0.02, 30.0
 SEVERAL = "several.marks"  # the page that stands for several foreground attempts on one GPU
 ON_DEVICE = {State.STARTING, State.ADOPTED, State.RUNNING, State.SUSPENDING, State.RESUMING}
 
@@ -116,7 +118,7 @@ class Hold:
         self._duty: Duty | None = None
         self._throttling: asyncio.Task[None] | None = None
         self._throttle: Throttle | None = None
-        self._is_strayed = False
+        self._stray_until_s = 0.0
         self._before: tuple[float, Totals | None] | None = None
         self._cpu: tuple[float, float, float] | None = None  # when, CPU time, that of pieces
         self._cpu_at_s = 0.0
@@ -127,7 +129,7 @@ class Hold:
         """Follow the page of these foreground attempts, which have its GPU as well."""
         beside = self._page_of(mates) if mates else None
         if beside != self._beside:
-            self._beside, self._before, self._is_strayed = beside, None, False
+            self._beside, self._before = beside, None
         try:
             if beside is None:
                 self._link.unlink(missing_ok=True)
@@ -140,10 +142,10 @@ class Hold:
                 draft.symlink_to(beside.page)
                 draft.replace(self._link)
         except OSError as error:
-            if not self._is_strayed:
+            if now_s >= self._stray_until_s:
                 about = (self._attempt.job_id, beside.job_id if beside else None, error)
                 log.warning("job %s can't be told that it is beside job %s: %s", *about)
-            self._is_strayed = True  # without a page its gate holds nothing back
+            self._stray_until_s = now_s + NO_STRAY_S  # without a page its gate holds nothing back
 
     def _page_of(self, mates: Sequence[Attempt]) -> Beside:
         """The page to follow: that of the process on the GPU, or one that stands for several."""
@@ -167,25 +169,24 @@ class Hold:
         """True if it computes where no gate holds it back. ``cores``: they stand for GPUs."""
         if self._beside is None:
             return False
-        rank = self._rank
-        if rank.writer is None:
+        if self._rank.writer is None:
             return True
-        if cores and not self._is_strayed and now_s >= self._cpu_at_s:
-            self._is_strayed = self._works_beside_its_pieces(rank, now_s)
-        return self._is_strayed
+        if cores and now_s >= self._cpu_at_s:
+            self._cpu_at_s = now_s + 1.0
+            if self._stray(now_s) > (NO_STRAY if now_s < self._stray_until_s else STRAY):
+                self._stray_until_s = now_s + NO_STRAY_S
+        return now_s < self._stray_until_s
 
-    def _works_beside_its_pieces(self, rank: Rank, now_s: float) -> bool:
-        self._cpu_at_s = now_s + 1.0
-        told = read_fill(self._link)
-        before, self._cpu = self._cpu, None
-        if told is None or now_s - told.at_s > 1.0:
-            return False
-        self._cpu = now_s, cpu_seconds([rank.shim]), told.busy_s
+    def _stray(self, now_s: float) -> float:
+        """CPU time beside its pieces since the last look, for each second; a piece may go on."""
+        told, before = read_fill(self._link), self._cpu
+        pieces_s = told.busy_s if told is not None else 0.0
+        self._cpu = now_s, cpu_seconds([self._rank.shim]), pieces_s
         if before is None:
-            return False
-        (then_s, cpu_s, pieces_s), (_, cpu_now_s, pieces_now_s) = before, self._cpu
-        stray_s = cpu_now_s - cpu_s - (pieces_now_s - pieces_s)
-        return stray_s > STRAY_S * (now_s - then_s)
+            return 0.0
+        then_s, cpu_before_s, pieces_before_s = before
+        spent_s = self._cpu[1] - cpu_before_s
+        return (spent_s - (pieces_s - pieces_before_s)) / (now_s - then_s)
 
     def throttle(self) -> None:
         """Run the attempt in slices from now on, until :meth:`let_go`."""
@@ -201,7 +202,7 @@ class Hold:
         try:
             while _runs(attempt) and not attempt.stopping and rank.alive:
                 now_s = time.monotonic()
-                if self._beside is None or (rank.writer is not None and not self._is_strayed):
+                if self._beside is None or (rank.writer and now_s >= self._stray_until_s):
                     break
                 if page != self._beside.page:
                     reader.close()

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rota.live.agent import filling
-from rota.live.agent.filling import PATIENCE_S, SEVERAL, TELL_EVERY_S, Filling
+from rota.live.agent.filling import NO_STRAY_S, PATIENCE_S, SEVERAL, TELL_EVERY_S, Filling
 from rota.live.agent.states import State
 from rota.share.marks import FORWARD, OTHER
 from rota.share.page import FillWriter, MarkWriter, PageReader
@@ -122,19 +122,27 @@ def test_without_a_session_it_runs_in_slices_beside_somebody(node):
     assert node.throttled == {"1"}
 
 
-@pytest.mark.parametrize(("cpu_s", "strays"), [(0.55, False), (0.65, True)])
-def test_with_a_session_it_does_if_it_computes_beside_its_pieces(node, monkeypatch, cpu_s, strays):
+def test_with_a_session_it_does_while_it_computes_beside_its_pieces(node, monkeypatch):
     node.add(1)
     background = node.add(2, background=True)
-    node.look(0.0)
     fill = FillWriter(str(background.folder / "fills"))
-    spent = iter([5.0, 5.0 + cpu_s])
-    monkeypatch.setattr(filling, "cpu_seconds", lambda _: next(spent))
-    fill.write(10.0, 0, 0.0, 0.0, 1, 7.0)
-    node.look(10.1)
-    fill.write(11.0, 0, 0.0, 0.0, 2, 7.5)
-    node.look(11.1)
-    assert node.throttled == ({"2"} if strays else set())
+    cpu_s = pieces_s = 5.0
+    monkeypatch.setattr(filling, "cpu_seconds", lambda _: cpu_s)
+
+    def second(now_s, cpu, piece):
+        nonlocal cpu_s, pieces_s
+        cpu_s, pieces_s = cpu_s + cpu, pieces_s + piece
+        fill.write(now_s, 0, 0.0, 0.0, 1, pieces_s)
+        node.throttled.clear()
+        node.look(now_s)
+        return bool(node.throttled)
+
+    assert not second(0.0, 0.0, 0.0)
+    assert not second(1.0, 0.59, 0.5)
+    assert second(2.0, 0.61, 0.5)
+    assert second(3.0, 0.03, 0.0)
+    assert second(2.9 + NO_STRAY_S, 0.01, 0.0)
+    assert not second(3.1 + NO_STRAY_S, 0.05, 0.05)
 
 
 def test_what_is_told_is_of_the_time_since_the_last_report(node):
