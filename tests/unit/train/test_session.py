@@ -11,11 +11,16 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from rota.burst.runtime.outlook import Planned
 from rota.errors import InputError
 from rota.live.wire import encode, split
+from rota.live.wire.messages import planned_of
 from rota.train import link as link_module
 from rota.train.link import Link
+from rota.train.progress import Progress
+from rota.train.reports import Reports
 from rota.train.session import Session
+from rota.train.world import World
 
 
 class Agent:
@@ -358,6 +363,26 @@ def test_an_agent_that_comes_later_learns_the_sizes_by_the_hello(agent, monkeypa
     hello = agent.accept()
     assert hello["model"] == {"model_bytes": 176, "largest_tensor_bytes": 160}
     worker.ends()
+
+
+def test_a_plan_by_layer_is_told_and_again_to_an_agent_that_comes_later(agent):
+    link = Link(agent.path)
+    reports = Reports(link, World(), Progress(), lambda: 4)
+    reports.introduce()
+    link.connect()
+    assert agent.accept()["planned"] is None
+    reports.planned(Planned(8, (0.5, None, 0.25), (0.0,)))
+    plan = {"batch": 8, "step_s": [0.5, None, 0.25], "idle": [0.0]}
+    told = agent.hears("planned")
+    assert told == {"type": "planned", **plan}
+    assert planned_of(told) == plan
+    agent.dies()
+    assert link.wait() is None
+    agent.listen()
+    while not link.connected:
+        link.wait()
+    assert agent.accept()["planned"] == plan
+    link.close()
 
 
 def test_a_loader_without_a_prepared_model_is_an_error_with_what_to_do():

@@ -32,12 +32,16 @@ class Cluster:
 
     def __init__(self, *jobs, **settings):
         self.state, self.now_s = ClusterState(), 0.0
-        self.policy = create("pollux", {"restart_s": 0.1, "interference": "ignore", **settings})
+        self.settings = {"restart_s": 0.1, "interference": "ignore", **settings}
+        self.policy = self.new_policy()
         self.state.apply(NodeJoined(0.0, "n0", 8, "gpu", "t4"))
         for name, sizes in jobs:
             spec = job(name, sizes[0], elastic=Elastic(sizes) if len(sizes) > 1 else None)
             spec = spec._replace(program=Program(f"python {name}.py", "/w"), duration_s=None)
             self.state.apply(JobSubmitted(0.0, spec))
+
+    def new_policy(self):
+        return create("pollux", self.settings)
 
     def decides(self):
         self.now_s += 60.0
@@ -78,6 +82,8 @@ def test_gpus_go_to_the_job_that_is_predicted_to_gain_by_them(objective):
     cluster.plans(0, FLAT)
     cluster.plans(1, SCALES)
     flat, scales = [cluster.decides() for _ in range(4)][-1]
+    view = View(cluster.state, cluster.now_s, cluster.policy)
+    assert cluster.policy.decide(view) == cluster.new_policy().decide(view)
     assert flat < scales
     assert scales >= 4
 
