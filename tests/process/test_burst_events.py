@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from rota.model.events import BurstPlanned, JobResized
+from support.layers import write_profile
 
 from .conftest import until
 
@@ -32,38 +33,17 @@ with rota.train.session() as s:
             optimizer.zero_grad()
             time.sleep(0.02)
 """
-# Seconds of a layer with 8 samples, and with one: long beside the exchange of a busy machine.
-SCALES, FLAT = (0.8, 0.1), (0.4, 0.398)
+# Seconds with one sample and with 8: long beside the exchange of a busy machine.
+CHAIN = {"0": (0.1, 0.8), "2": (0.398, 0.4)}
 LINKS = {"bandwidth_bytes_s": 1e9, "latency_s": 1e-4}
-
-
-def profile_in(folder, **more):
-    """A profile of the script's model: its first layer is worth two ranks, its second is not."""
-    names = {"0": (SCALES, 144, ()), "2": (FLAT, 34, ("0",))}
-    layers = [
-        {
-            "name": name,
-            "inputs": list(inputs),
-            "parameters": parameters,
-            "output_values": 16,
-            "times": [
-                {"batch": batch, "forward_s": seconds / 3, "backward_s": 2 * seconds / 3}
-                for batch, seconds in ((1, least), (8, most))
-            ],
-        }
-        for name, ((most, least), parameters, inputs) in names.items()
-    ]
-    told = {"format": "rota-layer-profile", "version": 1, "model": "two layers", "layers": layers}
-    path = folder / "profile.json"
-    path.write_text(json.dumps(told | more))
-    return path
 
 
 def submitted(cluster, gpus, **more):
     """A job that trains by such a profile."""
     script = cluster.base / "train.py"
     script.write_text(SCRIPT)
-    run = f"python {script} {profile_in(cluster.base, **more)}"
+    profile = write_profile(cluster.base / "profile.json", CHAIN, 8, **more)
+    run = f"python {script} {profile}"
     job = {"run": run, "workdir": str(cluster.base), "resources": {"gpus": gpus}}
     return cluster.client.submit(job)["id"]
 

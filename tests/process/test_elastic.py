@@ -11,6 +11,7 @@ import torch
 
 from rota.live.agent import elastic, pulses
 from rota.live.agent.gang import HOLDING
+from support.layers import write_profile
 from support.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, all_are_at, until
@@ -110,6 +111,11 @@ class Job:
             if message["type"] == "resized" and message["job_id"] == self.attempt.job_id
         ]
 
+    def told_plans(self) -> list[dict[str, Any]]:
+        """The plans by layer that the controller was told of."""
+        said = (message for message in list(self.agent.said) if message["type"] == "planned")
+        return [message for message in said if message["job_id"] == self.attempt.job_id]
+
     def logs(self) -> str:
         return "\n".join(file.read_text() for file in sorted(self.attempt.folder.glob("*.log")))
 
@@ -206,6 +212,28 @@ def test_layers_on_ranks_of_their_own_agree_closely_after_resizes(launch, refere
     for gate, gpus in [(2, [0, 1]), (4, [0, 1, 2]), (6, [1, 2]), (8, [1])]:
         assert job.resizes_at(gate, gpus)["type"] == "done", job.logs()
     assert close(job.succeeds(), reference(*words))
+
+
+def test_plans_are_told_after_resizes_with_idle_parts_in_the_order_of_the_gpus(launch, tmp_path):
+    """The rank that has been there is on the later GPU; the second layer is its alone."""
+    chain, links = (
+        {"0": (0.1, 1.2), "2": (0.5, 0.52)},
+        {"bandwidth_bytes_s": 1e9, "latency_s": 1e-4},
+    )
+    profile = write_profile(tmp_path / "profile.json", chain, 12, network=links)
+    words = ("--model", "plain", "--reduction", "burst", "--profile", profile)
+    job = launch([1], *words, "--gate", 2, "--gate", 4, "--gate", 6)
+    told = until(lambda: job.told_plans(), "the only rank has told its plan")
+    assert (told[0]["batch"], told[0]["idle"], len(told[0]["step_s"])) == (12, [0.0], 4)
+    assert job.resizes_at(2, [0, 1])["type"] == "done", job.logs()
+    job.until_at(4)
+    idle = until(lambda: job.told_plans()[1:], "both have planned")[-1]["idle"]
+    assert idle[0] > 0.1 > idle[1]
+    assert job.resizes_at(4, [0])["type"] == "done", job.logs()
+    job.until_at(6)
+    assert until(lambda: job.told_plans()[2:], "the other has planned")[-1]["idle"] == [0.0]
+    job.opens(6)
+    job.succeeds()
 
 
 def test_a_rank_that_is_killed_leaves_layers_to_the_others(launch, reference):

@@ -33,6 +33,7 @@ parser.add_argument("--lr", type=float, default=0.05, help="of sgd")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--reduction", default="tree")
 parser.add_argument("--ranks-of", action="append", help="LAYER=RANKS, for the reduction burst")
+parser.add_argument("--profile", help="by which layers are planned for it instead")
 parser.add_argument("--optimizer", choices=["sgd", "adam"], default="adam")
 parser.add_argument("--model", choices=["full", "plain", "uneven"], default="full")
 parser.add_argument("--amp", action="store_true", help="bfloat16, and a gradient scaler")
@@ -145,6 +146,8 @@ def main():
         if options.ranks_of:
             pairs = (each.split("=") for each in options.ranks_of)
             how["plan"] = {layer: int(ranks) for layer, ranks in pairs}
+        if options.profile:
+            how["plan"] = options.profile
         wrapped, *_ = s.prepare(model, optimizer, scheduler, scaler, **how)
         if options.no_loader:
             for step in s.steps(options.steps):

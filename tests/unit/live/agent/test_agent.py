@@ -18,6 +18,7 @@ from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
+from rota.live.wire.messages import check_from_agent
 from rota.live.wire.questions import Clean, ask_message
 
 
@@ -46,6 +47,28 @@ def test_an_agent_that_is_shut_down_with_jobs_that_had_just_come_to_it_ends(tmp_
         await agent._shut_down()
         assert agent.attempts == {}
         assert agent._ending.is_set()
+
+    asyncio.run(story())
+
+
+def test_a_controller_that_is_greeted_hears_of_the_plan_of_each_job(tmp_path):
+    folder = Folder(tmp_path)
+    folder.node("node0").mkdir(parents=True)
+    plan = {"batch": 8, "step_s": [0.5], "idle": [0.25]}
+
+    async def story():
+        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        for job_id, planned in (("1", plan), ("2", None)):
+            path = folder.attempt("node0", job_id, 1)
+            path.mkdir(parents=True)
+            attempt = agent._attempt(record_from(guest(job_id) | {"planned": planned}), path)
+            attempt.state = "suspended"
+            agent.attempts[job_id, 1] = attempt
+        told = [message for message in agent._greeting() if message["type"] == "planned"]
+        assert told == [{"type": "planned", "job_id": "1", "attempt": 1, **plan}]
+        for message in told:
+            check_from_agent(message)
+        await agent._shut_down()
 
     asyncio.run(story())
 
