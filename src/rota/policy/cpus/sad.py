@@ -98,6 +98,8 @@ class _Assignment:
         self.changed: set[int] = set()  # nodes with other jobs, or cores, than at the last time
         self.marks: Mapping[str, Any] = view.stage_marks.get("cpus", {})
         self.changes: dict[str, Any] = {}
+        self.cores: dict[int, int] = {}  # thousandths of each node that is looked at
+        self.quanta: dict[int, int] = {}  # and the thousandths that these are dealt out in
         self.millicores: dict[int, int | None] = {}
         self.why: dict[int, str] = {}
         self.probes: dict[int, tuple[Probe, ...]] = {}
@@ -139,7 +141,7 @@ class _Assignment:
                 self.changes[ROUND] = now_s
             for row in self.stage.members.keys() - residents.place.keys():
                 del self.stage.members[row]
-        self.cores = cores_to_share(view, self.touched)
+        self._look_at(self.touched)
         for node in sorted(self.touched):
             occupants = self._occupants(node)
             if occupants != self.marks.get(f"{NODE}{node}"):
@@ -156,6 +158,12 @@ class _Assignment:
             if mark and row in residents.place and view.phase(row) != mark["phase"]:
                 due.update(residents.place[row].nodes())
         return due
+
+    def _look_at(self, nodes: Iterable[int]) -> None:
+        self.cores |= cores_to_share(self.view, nodes)
+        for node in nodes:
+            all = self.view.nodes[node]
+            self.quanta[node] = quantum_of(all.millicores / all.num_gpus)
 
     def _occupants(self, node: int) -> list[int] | None:
         """Cores of the node; of each of its jobs the row, the mask of GPUs here, and all GPUs."""
@@ -188,7 +196,7 @@ class _Assignment:
 
     def _apportion(self, nodes: list[int]) -> None:
         view, residents = self.view, self.residents
-        self.cores |= cores_to_share(view, nodes)
+        self._look_at(nodes)
         is_new = not self.changed.isdisjoint(nodes)
         rows = sorted({row for node in nodes for row in residents.rows(node)})
         if not rows:
@@ -209,7 +217,7 @@ class _Assignment:
             held = self._solved(claims, held, trial)
             for member in members:
                 self._give(member.row, _whole(member.place, held, member.row))
-            self.why |= why(view, claims, held, self._quanta(nodes), trial)
+            self.why |= why(view, claims, held, self.quanta, trial)
         for member in members:
             mark, over = marks[member.row], ended[member.row]
             if over is not None:
@@ -288,17 +296,9 @@ class _Assignment:
         self.stage.members[row] = told, member
         return member
 
-    def _quanta(self, nodes: Iterable[int]) -> dict[int, int]:
-        """Thousandths that each node's cores are dealt out in."""
-        found = {}
-        for node in nodes:
-            all = self.view.nodes[node]
-            found[node] = quantum_of(all.millicores / all.num_gpus)
-        return found
-
     def _claims(self, members: list[Member], nodes: list[int]) -> dict[int, dict[int, CoreClaim]]:
         view, by_row = self.view, {member.row: member for member in members}
-        quanta, claims = self._quanta(nodes), dict[int, dict[int, CoreClaim]]()
+        claims = dict[int, dict[int, CoreClaim]]()
         for node in nodes:
             if not self.cores[node]:
                 continue
@@ -309,10 +309,12 @@ class _Assignment:
                 if member is None:
                     continue
                 gpus = dict(member.place.parts)[node].bit_count()
-                count = self.cores[node] // quanta[node]
+                quantum = self.quanta[node]
                 claims[node][resident.row] = CoreClaim(
                     max(1, int(each_gpu * resident.gpus)),
-                    speeds(member.points, member.gpu_type, gpus, quanta[node], count),
+                    speeds(
+                        member.points, member.gpu_type, gpus, quantum, self.cores[node] // quantum
+                    ),
                     resident.gpus,
                     int(resident.least),
                     None if resident.most == inf else int(resident.most),
@@ -339,13 +341,12 @@ class _Assignment:
         trial: tuple[int, Trial] | None,
     ) -> Held:
         """The cores that are worth most, or the old ones if these are worth about as much."""
-        quanta = self._quanta(claims)
         if trial is not None:
             row, cores = trial[0], trial[1].millicores
             node = next(node for node in claims if row in claims[node])
             pinned = claims[node][row]._replace(speeds=(), least=cores, most=cores)
             claims = claims | {node: claims[node] | {row: pinned}}
-        held = self._dealt(claims, quanta)
+        held = self._dealt(claims)
         gangs = [row for row in _rows(claims) if len(self.residents.place[row].parts) > 1]
         if gangs:
             claims = {node: dict(jobs) for node, jobs in claims.items()}
@@ -353,16 +354,16 @@ class _Assignment:
                 place = self.residents.place[row]
                 least = _per_gpu(place, held, row)
                 for node, mask in place.parts:
-                    quantum = quanta[node]
+                    quantum = self.quanta[node]
                     cores = max(quantum, least * mask.bit_count() // quantum * quantum)
                     pinned = claims[node][row]._replace(least=cores, most=cores)
                     claims[node][row] = pinned
-            held = self._dealt(claims, quanta)
+            held = self._dealt(claims)
         if old is None or trial is not None or held == old:
             return held
-        return held if self._pays(claims, quanta, old, held) else old
+        return held if self._pays(claims, old, held) else old
 
-    def _dealt(self, claims: dict[int, dict[int, CoreClaim]], quanta: dict[int, int]) -> Held:
+    def _dealt(self, claims: dict[int, dict[int, CoreClaim]]) -> Held:
         held: Held = {}
         for node, jobs in claims.items():
             found = apportion(
@@ -370,22 +371,16 @@ class _Assignment:
                 self.cores[node],
                 floor=self.floor,
                 slack=SLACK,
-                quantum=quanta[node],
+                quantum=self.quanta[node],
             )
             held[node] = dict(zip(jobs, found, strict=True))
         return held
 
-    def _pays(
-        self,
-        claims: dict[int, dict[int, CoreClaim]],
-        quanta: dict[int, int],
-        old: Held,
-        held: Held,
-    ) -> bool:
+    def _pays(self, claims: dict[int, dict[int, CoreClaim]], old: Held, held: Held) -> bool:
         """True if the new cores are worth a change."""
         before = after = 0.0
         for node, jobs in claims.items():
-            all, quantum = list(jobs.values()), quanta[node]
+            all, quantum = list(jobs.values()), self.quanta[node]
             has, gets = ([share[node][row] for row in jobs] for share in (old, held))
             free = [
                 each._replace(least=0, most=None) if each.least == each.most else each
@@ -467,11 +462,12 @@ class _Assignment:
     def _floors(self, claims: dict[int, dict[int, CoreClaim]]) -> dict[int, dict[int, int]]:
         """The quanta of each node that its jobs do not lend."""
         found = {}
-        for node, quantum in self._quanta(claims).items():
+        for node, jobs in claims.items():
+            quantum = self.quanta[node]
             quanta = self.cores[node] // quantum
             found[node] = {
                 row: fewest(claim, quanta, self.floor, SLACK, quantum)
-                for row, claim in claims[node].items()
+                for row, claim in jobs.items()
             }
         return found
 
@@ -484,7 +480,7 @@ class _Assignment:
         tried: Mapping[str, int],
     ) -> float | None:
         """Cores for each of its GPUs to try, of those that others can lend."""
-        quantum, gpus = self._quanta([node])[node], member.place.num_gpus
+        quantum, gpus = self.quanta[node], member.place.num_gpus
         most = self.cores[node] // quantum - sum(floors.values()) + floors[member.row]
         if own.most is not None:
             most = min(most, own.most // quantum)
