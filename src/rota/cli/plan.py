@@ -33,7 +33,9 @@ class _PlanCommand(click.Command):
         """Parse the arguments, those after a job file too."""
         ctx.allow_interspersed_args = False
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        ctx.allow_interspersed_args = is_job_file((*given.get("words", ()), "")[0])
+        words = given.get("words")
+        # Without words click gives a mark of its own in their place, or nothing, by its version.
+        ctx.allow_interspersed_args = isinstance(words, tuple) and is_job_file((*words, "")[0])
         return super().parse_args(ctx, args)
 
 

@@ -11,7 +11,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import MEMORY_FRACTION, FreeGpus, Node
 from rota.model.events import BurstPlanned, FillMeasured, new
 from rota.model.job import JobSpec
-from rota.model.measured.core_times import core_times
+from rota.model.measured.core_times import core_times, telling
 from rota.model.measured.pace import Pace, pace_of
 from rota.model.measured.phase_times import TRAIN
 from rota.model.measured.usage import Usage, usage_of
@@ -223,12 +223,13 @@ class View:
         """Step times by CPU cores in a phase, in an order of their own; empty if unknown.
 
         They are those of its kind, and of the job itself, on as many GPUs and nodes as ``place``
-        has and with its batch; of the same cores the mean.
+        has and with its batch; of the same cores the mean. A job whose own times can't be those of
+        its kind has its own alone.
         """
         if self._state.cores is not None:
             return self._state.cores.core_times(row, place, phase, self.now_s)
-        own, kind = self.own_profile(row), self.profile(row)
-        return core_times([each for each in (kind, own) if each is not None], place, phase)
+        known = telling(self.profile(row), self.own_profile(row), place, phase)
+        return core_times(known, place, phase)
 
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""

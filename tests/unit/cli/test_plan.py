@@ -56,6 +56,20 @@ def test_a_job_that_never_fits_has_its_own_code(cluster, rota):
 
 
 @pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--help"], 0, "Say where and when a job would start"),
+        ([], 2, "Missing argument 'JOB.YAML|COMMAND...'"),
+        (["--gpus", "1"], 2, "Missing argument 'JOB.YAML|COMMAND...'"),
+    ],
+)
+def test_without_a_job_it_tells_what_it_takes(rota, args, code, words):
+    found, out, err = rota("plan", *args)
+    assert found == code
+    assert words in out + err
+
+
+@pytest.mark.parametrize(
     ("content", "args", "words"),
     [
         ("run: x", ("--gpus", "2"), "--gpus is for a command; write it into job.yaml"),

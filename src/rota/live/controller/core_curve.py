@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from rota.model.measured.core_times import wait_shares
+from rota.model.measured.core_times import telling, wait_shares
 from rota.model.measured.phase_times import EVALUATE, TRAIN
 from rota.model.state.state import ClusterState
 from rota.model.view import View
@@ -45,8 +45,10 @@ def told_by(state: ClusterState, row: int, now_s: float) -> Told | None:
     }
     gpu_type = "+".join(sorted({node.gpu_type for node in nodes}))
     most = sum(node.millicores for node in nodes) / 1000
-    known = [each for each in (view.profile(row), view.own_profile(row)) if each is not None]
-    waits = {phase: wait_shares(known, place, phase, gpu_type) for phase in points}
+    waits = {}
+    for phase in points:
+        known = telling(view.profile(row), view.own_profile(row), place, phase)
+        waits[phase] = wait_shares(known, place, phase, gpu_type)
     return Told(points, gpu_type, millicores / 1000, most, view.phase(row), waits)
 
 

@@ -12,6 +12,35 @@ if TYPE_CHECKING:
     from rota.model.measured.average import Average
     from rota.model.measured.profile import Profile
 
+DIFFERENT = 1.25  # times as long or short as a job of the kind can be: noise is less
+
+
+def telling(
+    kind: Profile | None, own: Profile | None, place: Allocation, phase: str
+) -> list[Profile]:
+    """The profiles that tell of a job's times in a phase: its kind's, and its own.
+
+    Jobs of a kind may differ in their arguments. One whose own times can't be those of its kind
+    counts alone: more cores make a step no longer, and no shorter than in proportion.
+    """
+    known = [each for each in (kind, own) if each is not None]
+    if len(known) == 2:
+        theirs, mine = (_means([each], place, phase, "step_s") for each in known)
+        if any(_differs(at, step_s, theirs) for at, step_s in mine.items()):
+            return known[1:]
+    return known
+
+
+def _differs(at: tuple[str, int], step_s: float, theirs: dict[tuple[str, int], float]) -> bool:
+    """True if a step of that time contradicts one of theirs on the same type of GPU."""
+    gpu_type, millicores = at
+    for (their_type, their_millicores), their_s in theirs.items():
+        if their_type == gpu_type:
+            least, most = sorted((their_s, their_s * their_millicores / millicores))
+            if not least / DIFFERENT <= step_s <= most * DIFFERENT:
+                return True
+    return False
+
 
 def core_times(profiles: Iterable[Profile], place: Allocation, phase: str) -> tuple[CoreTime, ...]:
     """The mean times of a phase on GPUs like those of ``place``, by GPU type and cores.

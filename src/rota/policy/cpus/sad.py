@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.measured.core_times import core_times
 from rota.model.measured.reports import CoreTime
 from rota.model.plan import CpuPlan, Plan
 from rota.model.probe import Probe
@@ -226,7 +227,7 @@ class _Assignment:
                     member.place, held, member.row
                 )
                 self.probes[member.row] = (probe._replace(kept=kept),)
-            if not mark["trial"] and not member.points:
+            if not mark["trial"] and not self._has_told(member):
                 wait_s = FIRST_LOOK_S
                 while mark["since"] + wait_s <= view.now_s:
                     wait_s *= 2
@@ -295,6 +296,16 @@ class _Assignment:
         member = Member(row, place, phase, gpu_type, points_of(told, place.num_gpus))
         self.stage.members[row] = told, member
         return member
+
+    def _has_told(self, member: Member) -> bool:
+        """True if a step time of the job itself is known, and not only of its kind.
+
+        In a simulation what one of a kind has told holds for all.
+        """
+        own = self.view.own_profile(member.row)
+        if own is None:
+            return bool(member.points)
+        return bool(core_times((own,), member.place, member.phase))
 
     def _claims(self, members: list[Member], nodes: list[int]) -> dict[int, dict[int, CoreClaim]]:
         view, by_row = self.view, {member.row: member for member in members}

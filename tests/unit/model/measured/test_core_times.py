@@ -3,7 +3,7 @@
 import pytest
 
 from rota.model.allocation import of_parts, on_node
-from rota.model.measured.core_times import core_times
+from rota.model.measured.core_times import core_times, telling
 from rota.model.measured.cpu_points import CpuPlace, CpuPoint
 from rota.model.measured.phase_times import PhaseTime
 from rota.model.measured.profile import Profile
@@ -70,3 +70,37 @@ def test_use_without_step_times_tells_no_time():
     known.cpu_points[PLACE] = CpuPoint()
     assert core_times([known], ONE_GPU, "train") == ()
     assert core_times([], ONE_GPU, "train") == ()
+
+
+FEW, MANY = PLACE._replace(millicores=1000), PLACE._replace(millicores=6000)
+
+
+@pytest.mark.parametrize(
+    ("place", "step_s", "is_told"),
+    [
+        (PLACE, 0.5, True),
+        (PLACE, 0.6, True),  # noise
+        (PLACE, 0.7, False),
+        (PLACE, 0.35, False),
+        (MANY, 0.25, True),  # as fast as it has cores
+        (MANY, 0.15, False),
+        (MANY, 0.5, True),  # cores are worth nothing to it
+        (MANY, 0.7, False),
+        (FEW, 1.5, True),
+        (FEW, 2.0, False),
+        (FEW, 0.3, False),
+        (MANY._replace(gpu_type="k80"), 9.0, True),
+        (MANY._replace(phase="evaluate"), 9.0, True),
+    ],
+)
+def test_a_job_that_can_not_be_of_its_kind_is_told_of_by_itself(place, step_s, is_told):
+    kind, own = profile((PLACE, 0.5, 10)), profile((place, step_s, 10))
+    assert telling(kind, own, ONE_GPU, "train") == ([kind, own] if is_told else [own])
+
+
+def test_without_a_kind_or_measurements_of_its_own_there_is_nothing_to_compare():
+    kind, own = profile((PLACE, 0.5, 10)), Profile()
+    assert telling(kind, own, ONE_GPU, "train") == [kind, own]
+    assert telling(kind, None, ONE_GPU, "train") == [kind]
+    assert telling(None, own, ONE_GPU, "train") == [own]
+    assert telling(None, None, ONE_GPU, "train") == []

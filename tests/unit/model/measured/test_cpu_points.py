@@ -11,7 +11,7 @@ from rota.model.measured import profile as profile_module
 from rota.model.measured.cpu_points import CpuPlace
 from rota.store.codec import decode, encode
 
-from .test_profiles import Cluster, close
+from .test_profiles import GPU, Cluster, close
 
 TRAIN = CpuPlace("", 1, 1, "train", None, 2, None)
 EVALUATE = TRAIN._replace(phase="evaluate", workers=None)
@@ -74,6 +74,30 @@ def test_step_times_are_kept_by_cores_and_known_of_the_next_job_of_the_kind(clus
     assert points(cluster, row) == expected
     assert cluster.view.own_profile(row).cpu_points[TRAIN].wait_share == close(0.6)
     assert points(cluster, cluster.job()) == expected
+
+
+def test_a_job_whose_arguments_make_other_steps_than_its_kind_soon_has_its_own_times(cluster, row):
+    gives_cores(cluster, row, 1000)
+    steps(cluster, row, step_s=0.5)
+    gives_cores(cluster, row, 2000)
+    steps(cluster, row, step_s=0.25)
+    cluster.suspends(row)
+    other = cluster.job("python train.py --lr 0.2")
+
+    def times():
+        found = cluster.view.core_times(other, GPU, "train")
+        return {each.millicores: each.step_s for each in found}
+
+    assert times() == {1000: close(0.5), 2000: close(0.25)}
+    cluster.runs(other)
+    cluster.tells(other, 1)
+    gives_cores(cluster, other, 1000)
+    steps(cluster, other, step_s=1.0)
+    assert cluster.view.signature(other) == cluster.view.signature(row)
+    assert times() == {1000: close(1.0)}
+    gives_cores(cluster, other, 2000)
+    steps(cluster, other, step_s=1.0, seconds=50.0)
+    assert times() == {1000: close(1.0), 2000: close(1.0)}
 
 
 def test_steps_during_which_cores_changed_are_of_neither(cluster, row):

@@ -19,8 +19,12 @@ from rota.model.events import (
     joined,
 )
 from rota.model.job import Elastic, JobState
+from rota.model.measured.cpu_points import CpuPlace, CpuPoint
+from rota.model.measured.phase_times import PhaseTime
+from rota.model.measured.profile import Profile
 from rota.model.measured.reports import CoreTime
 from rota.model.state.state import ClusterState
+from rota.model.view import View
 from rota.policy.cpus.sad import Sad
 from rota.predict.cpu_demand import CpuDemand
 from rota.testing.builders import job
@@ -157,6 +161,20 @@ def test_a_job_that_tells_late_is_looked_at_again():
     cluster.knows(0, HUNGRY)
     cluster.wakes_until(2000.0)
     assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+
+
+def test_a_job_of_a_known_kind_is_looked_at_until_it_has_told_something_itself(monkeypatch):
+    own = Profile()
+    monkeypatch.setattr(View, "own_profile", lambda self, row: own if row == 0 else None)
+    cluster = Cluster(HUNGRY, FLAT, nodes=((2, 8),))
+    assert cluster.decide(*gpus(2), at=0.0) == {0: 7000, 1: 1000}
+    assert [event.at_s for event in cluster.wakes_until(70.0)] == [30.0, 60.0]
+    cluster.knows(0, FLAT)  # what it tells contradicts its kind
+    cluster.knows(1, HUNGRY)
+    point = own.cpu_points.setdefault(CpuPlace("", 1, 1, "train", 7000, None, None), CpuPoint())
+    point.timed(PhaseTime("train", 20, 1.0, None, 0.0, None))
+    assert [event.at_s for event in cluster.wakes_until(290.0)] == [120.0]
+    assert cluster.state.target_cpus == {0: 1000, 1: 7000}
 
 
 def test_a_phase_is_acted_on_at_once_but_not_back_and_forth():
