@@ -12,13 +12,17 @@ NOTABLE = 0.1  # part of a step from which more cores, or more loader workers, m
 def data_wait_of(state: ClusterState, row: int) -> dict[str, Any] | None:
     """``{"share", "wait_s", "step_s", "workers", "sentence"}``, JSON-able, by the last report.
 
-    None unless the job runs and its program measures how long it waits.
+    None unless the job runs and its program measures how long it waits. Where CPU cores are
+    controlled, steps count that the job began with those that it has.
     """
     if state.state[row] != JobState.RUNNING:
         return None
+    profiles, since_s = state.profiles, 0.0
+    if profiles is not None and row in state.held_cpus:
+        since_s = profiles.unchanged_since_s(row)
     for time in times_in(state.progress[row] or {}):
         share = time.wait_share
-        if time.phase == TRAIN and share is not None:
+        if time.phase == TRAIN and share is not None and time.since_s >= since_s:
             return {
                 "share": share,
                 "wait_s": time.wait_s,

@@ -132,6 +132,14 @@ class Profiles:
             return False
         return job.began is None or at_s > job.until_s
 
+    def unchanged_since_s(self, row: int) -> float:
+        """When a job last got other GPUs or CPU cores, or other jobs beside it; 0 if it never did.
+
+        Seconds since 1970.
+        """
+        job = self.jobs.get(row)
+        return 0.0 if job is None else job.since_s
+
     def phase(self, row: int) -> str:
         """The phase that a job is in; the first one until it tells, or shows, another."""
         job = self.jobs.get(row)

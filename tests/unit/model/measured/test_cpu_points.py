@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rota.explain.data_wait import data_wait_of
 from rota.model.allocation import shared_on_node
 from rota.model.commands import SetCpus
 from rota.model.events import CommandSent, CpusSet, DecisionTaken, WorkerReported
@@ -98,6 +99,15 @@ def test_a_job_whose_arguments_make_other_steps_than_its_kind_soon_has_its_own_t
     gives_cores(cluster, other, 2000)
     steps(cluster, other, step_s=1.0, seconds=50.0)
     assert times() == {1000: close(1.0), 2000: close(1.0)}
+
+
+def test_a_wait_for_data_is_told_of_steps_with_the_cores_that_a_job_has(cluster, row):
+    steps(cluster, row, step_s=0.5, wait_s=0.4)
+    assert data_wait_of(cluster.state, row)["share"] == close(0.8)
+    gives_cores(cluster, row, 2000)
+    assert data_wait_of(cluster.state, row) is None
+    steps(cluster, row, step_s=0.5, wait_s=0.1)
+    assert data_wait_of(cluster.state, row)["share"] == close(0.2)
 
 
 def test_steps_during_which_cores_changed_are_of_neither(cluster, row):
