@@ -275,7 +275,8 @@ def simulated(jobs, policy, floor, rebuild=None):
             assert given_cores <= state.nodes[node].millicores
         for row, millicores in state.target_cpus.items():
             assert millicores > 0
-            assert state.target[row] is not None
+            gpus, bounds = state.target[row].num_gpus, state.spec[row].cpus_per_gpu
+            assert bounds is None or millicores <= 1000 * gpus * bounds[1]
         if rebuild is not None and rebuild.random() < 0.3:
             sim.policy, state.plan = create(policy, given), None
             state.stage_marks = json.loads(json.dumps(state.stage_marks))

@@ -63,7 +63,8 @@ def cores_to_try(
     if not known or sum(times.values()) >= MOST_TRIES:
         return None
     top = max(known)
-    most = top if most / ALIKE < top else most
+    tells_more = most >= top * ALIKE
+    most = most if tells_more else min(most, top)
     candidates = [
         each
         for count in range(1, int(most / step + 1e-9) + 1)
@@ -71,6 +72,8 @@ def cores_to_try(
     ]
     if not candidates:
         return None
+    if not tells_more:
+        candidates.append(top)  # it is known, so that the design does not ask for ``most`` first
     found = next_cores(points, candidates, share, gpu_type)
     return None if found is None or found in known else found
 

@@ -311,6 +311,26 @@ class TestTrials:
         assert held[2] >= 4000
         assert cluster.state.notes.probes[0][0].measured is None
 
+    @pytest.mark.parametrize("counts", [(1, 24), (3, 24), (1, 3, 24)])
+    def test_a_job_whose_kind_has_had_more_cores_than_others_lend_keeps_to_what_they_lend(
+        self, counts
+    ):
+        """Told of 24 cores elsewhere; here others need six of nine."""
+        cluster = Cluster(None, HUNGRY, HUNGRY, nodes=((3, 9),))
+        cluster.knows(0, CpuDemand({"": 0.1}, 0.4, gamma=4.0), counts=counts)
+        cluster.decide(*gpus(3))
+        given = [event.cpus or {} for event in cluster.wakes_until(2000.0)]
+        assert min(cores.get(row, 3000) for cores in given for row in (1, 2)) == 3000
+
+    def test_a_job_that_is_bounded_is_not_tried_with_more(self):
+        cluster = Cluster(None, FLAT, nodes=((2, 16),))
+        spec = cluster.state.spec[0]
+        cluster.state.spec[0] = spec._replace(cpus_per_gpu=(1, 4))
+        cluster.knows(0, CpuDemand({"": 0.1}, 0.4, gamma=4.0), counts=(1, 12))
+        cluster.decide(*gpus(2))
+        given = [event.cpus or {} for event in cluster.wakes_until(2000.0)]
+        assert max(cores.get(0, 0) for cores in given) <= 4000
+
     def test_jobs_with_steps_of_minutes_or_none_told_are_not_tried(self):
         for steps_s, counts in ((200.0, (4,)), (0.01, ())):
             cluster = Cluster(None, FLAT, nodes=((2, 8),))
