@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rota.burst.layers.trace import block, layered, parameters_of
+from rota.burst.layers.trace import block, check_again, layered, parameters_of, whole
 from rota.errors import InputError, UntraceableModelError
 from support.models import FAMILIES, ResNet, Transformer, images, tokens, vgg
 
@@ -128,8 +128,11 @@ class Tower(nn.Module):
 class Middle(nn.Module):
     def __init__(self, how):
         super().__init__()
-        self.how, self.fc = how, nn.Linear(6, 6)
+        self.how, self.calls, self.fc = how, 0, nn.Linear(6, 6)
         self.register_buffer("scale", torch.full((6,), 2.0))
+        if how is has_a_hook:
+            self.hooked = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+            self.hooked.register_full_backward_hook(lambda module, into, out: (2 * into[0],))
 
     def forward(self, x):
         return self.how(self, x)
@@ -169,9 +172,48 @@ def changes_in_place(middle, x):
     return F.relu(y) + y
 
 
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 0.5 * gradient
+
+
+def has_a_backward_of_its_own(middle, x):
+    return Sign.apply(middle.fc(x))
+
+
+def computes_without_gradients(middle, x):
+    with torch.no_grad():
+        target = middle.fc(x)
+    return x * target
+
+
+def has_a_precision_of_its_own(middle, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return middle.fc(x).float()
+
+
+def counts_its_calls(middle, x):
+    middle.calls += 1
+    return middle.fc(x) if middle.calls < 100 else x
+
+
+def has_a_hook(middle, x):
+    return middle.hooked(middle.fc(x))
+
+
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
+        (has_a_backward_of_its_own, ["first", "middle", "last"]),
+        (computes_without_gradients, ["first", "middle", "last"]),
+        (has_a_precision_of_its_own, ["first", "middle", "last"]),
+        (counts_its_calls, ["first", "middle", "last"]),
+        (has_a_hook, ["first", "middle.fc", "middle.hooked", "last"]),
         (depends_on_values, ["first", "middle", "last"]),
         (takes_another_way_in_training, ["first", "middle", "last"]),
         (counts_its_samples, ["first", "middle.fc", "middle.fc_2", "last"]),
@@ -228,6 +270,74 @@ def test_an_encoder_is_cut_into_its_layers_and_a_tuple_stays_inside():
     assert_equal_bit_by_bit(model, split, (torch.randn(4, 5, 8),))
 
 
+def test_an_encoder_with_a_mask_stays_whole():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x):
+            mask = nn.Transformer.generate_square_subsequent_mask(x.size(1)).to(x)
+            return self.head(self.encoder(x, mask=mask))
+
+    assert names(layered(Masked(), torch.randn(3, 5, 8))) == ["encoder", "head"]
+
+
+def test_state_that_follows_from_no_sample_is_no_reason_to_refuse_a_model():
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+    split = layered(nn.Sequential(nn.Linear(6, 6), normed, nn.Linear(6, 2)), torch.randn(4, 6))
+    assert names(split) == ["0", "1", "2"]
+
+
+class Scaled(nn.Module):
+    """A model that reads a number and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.rate, self.unread = nn.Linear(6, 4), nn.Linear(4, 2), 2.0, 1
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x) * self.rate * self.scale))
+
+
+def test_a_split_knows_which_attributes_it_has_as_constants():
+    model = Scaled()
+    constants = layered(model, torch.randn(4, 6)).constants
+    model.unread = 5
+    model.scale.mul_(0.5)
+    assert constants.changed() is None
+    model.rate = 1.0
+    assert constants.changed() == "rate of Scaled"
+    model.rate = 2.0
+    model.scale = model.scale * 0.5
+    assert constants.changed() == "scale of Scaled"
+
+
+class Steps(nn.Module):
+    """A model that goes through the steps of a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.on = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        state = self.into(x[:, 0])
+        for step in range(1, x.size(1)):
+            state = torch.tanh(self.on(state)) + self.into(x[:, step])
+        return state
+
+
+def test_layers_are_those_of_other_shapes_only_if_they_yield_the_same():
+    model = Steps()
+    split = layered(model, torch.randn(4, 3, 3))
+    check_again(model, split, torch.randn(2, 3, 3))
+    with pytest.raises(UntraceableModelError, match="samples of other shapes than 5x3; pad all"):
+        check_again(model, split, torch.randn(4, 5, 3))
+
+
 class Switching(nn.Module):
     """Nothing follows its forward, which is a chain all the same."""
 
@@ -271,6 +381,26 @@ class Mixing(nn.Module):
         return y - y.mean(0)
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps.add_(1)
+        return self.first(x)
+
+
+class Tracking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 3, 1), nn.InstanceNorm1d(3, track_running_stats=True)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()
@@ -289,6 +419,13 @@ class Loss(Pair):
     ("model", "inputs", "kind", "message"),
     [
         (Mixing(), torch.randn(4, 4), UntraceableModelError, "first mixes the samples"),
+        (Counting(), torch.randn(4, 4), UntraceableModelError, "another value of the buffer steps"),
+        (
+            Tracking(),
+            torch.randn(4, 2, 5),
+            UntraceableModelError,
+            "computes its buffer norm.running_mean from the samples",
+        ),
         (Pair(), torch.randn(4, 4), UntraceableModelError, "yields a tuple of 2 values"),
         (Loss(), torch.randn(4, 4), UntraceableModelError, "yields one value for 2 samples"),
         (vgg(), (torch.randn(4, 4),), InputError, "Sequential fails with inputs of 2x4"),
@@ -301,6 +438,18 @@ class Loss(Pair):
 def test_what_cannot_be_split_is_told_in_a_sentence(model, inputs, kind, message):
     with pytest.raises(kind, match=message):
         layered(model, inputs)
+
+
+@pytest.mark.parametrize("model", [Mixing(), nn.Sequential(nn.Dropout(), Mixing()), Tracking()])
+def test_a_whole_model_that_mixes_samples_is_refused_too(model):
+    inputs = torch.randn(4, 2, 5) if isinstance(model, Tracking) else torch.randn(4, 4)
+    with pytest.raises(UntraceableModelError, match=r"(mixes|from) the samples of a batch"):
+        whole(model, inputs)
+
+
+def test_a_whole_model_need_not_be_followed():
+    [piece] = whole(Switching(), torch.randn(2, 4)).pieces
+    assert piece.inputs == ("input:0",)
 
 
 def test_a_block_that_the_model_lacks_is_named():

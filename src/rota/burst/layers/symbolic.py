@@ -6,6 +6,8 @@ runs. A submodule that torch.fx can't follow, or whose two graphs differ in more
 """
 
 import operator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -14,18 +16,44 @@ from torch.fx.node import map_aggregate
 
 SHAPE_METHODS = {"size", "dim", "ndimension", "numel", "nelement", "is_floating_point"}
 SHAPE_FIELDS = {"shape", "ndim", "dtype", "device", "is_cuda", "itemsize"}
+HOOKS = {"register_hook", "register_post_accumulate_grad_hook", "retain_grad"}
+PLAIN = {bool, int, float, str, type(None)}
+OWN = {*vars(nn.Module()), "_rota_block"}
 PYTHON_MODULES = {"operator", "_operator", "math", "builtins"}
 
 
 class Traced(NamedTuple):
     """A graph, and what its nodes name: modules, parameters, buffers and constants by target.
 
-    ``whole`` has the submodules that could not be followed, with what torch.fx said.
+    ``whole`` has the submodules that could not be followed, with what torch.fx said. ``constants``
+    are attributes that the graph took from the model when it was traced.
     """
 
     graph: fx.Graph
     named: dict[str, Any]
     whole: dict[str, str]
+    constants: "Constants"
+
+
+class Constants(NamedTuple):
+    """What a graph has of the model's attributes: ``plain`` values, and tensors by identity.
+
+    Each is (module, name of the attribute, value).
+    """
+
+    plain: tuple[tuple[nn.Module, str, Any], ...] = ()
+    tensors: tuple[tuple[Any, str, Any], ...] = ()
+
+    def changed(self) -> str | None:
+        """The first attribute that has another value by now, as ``rate of Tower``; else None."""
+        for module, name, value in self.plain:
+            now = vars(module).get(name)
+            if now is not value and (type(now) is not type(value) or now != value):
+                return f"{name} of {type(module).__name__}"
+        for owner, name, value in self.tensors:
+            if getattr(owner, name, None) is not value:
+                return f"{name} of {type(owner).__name__}"
+        return None
 
 
 class ByMode(nn.Module):
@@ -56,14 +84,17 @@ def traced(model: nn.Module, probes: tuple[tuple[Any, ...], ...], leaves: set[st
     while True:
         graphs = []
         named: dict[str, Any] = {}
+        read: dict[tuple[int, str], tuple[nn.Module, str, Any]] = {}
         for training in (True, False):
             model.train(training)
-            tracer = _Tracer(probes, leaves | set(whole))
+            tracer = _Tracer(probes, leaves | set(whole), read)
             before = set(vars(model)) | set(model._buffers) | set(model._parameters)
             try:
-                graph = tracer.trace(model)
+                with torch.enable_grad(), tracer.reading():
+                    graph = tracer.trace(model)
+                _check_kept(model, tracer, read.values())
             except Exception as error:
-                if tracer.failed is None:
+                if tracer.failed is None or tracer.failed in whole:
                     raise RootUntraceable(first_line(error)) from error
                 whole[tracer.failed] = first_line(error)
                 break
@@ -74,8 +105,8 @@ def traced(model: nn.Module, probes: tuple[tuple[Any, ...], ...], leaves: set[st
             continue
         differs = _by_mode(graphs[0], graphs[1], model, named)
         if differs is None:
-            _resolve(graphs[0], model, named)
-            return Traced(graphs[0], named, whole)
+            tensors = _resolve(graphs[0], model, named)
+            return Traced(graphs[0], named, whole, Constants(tuple(read.values()), tensors))
         if not differs or differs in whole:
             raise RootUntraceable("its forward takes other ways in training than in evaluation")
         whole[differs] = "its forward takes other ways in training than in evaluation"
@@ -130,9 +161,16 @@ class _Concrete(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
-    def __init__(self, probes: tuple[tuple[Any, ...], ...], leaves: set[str]) -> None:
+    def __init__(
+        self,
+        probes: tuple[tuple[Any, ...], ...],
+        leaves: set[str],
+        read: dict[tuple[int, str], tuple[nn.Module, str, Any]],
+    ) -> None:
         super().__init__()
         self.leaves = leaves
+        self._read = read
+        self._autocast = _autocast()
         self.failed: str | None = None
         self._probes = probes
         self._values: tuple[dict[fx.Node, Any], ...] = tuple({} for _ in probes)
@@ -141,9 +179,41 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         if name in self.leaves or marked(module):
             return True
+        if module._backward_hooks or module._backward_pre_hooks:
+            return True  # its graph would have none of them
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             return True  # the runtime finds it by its class
         return super().is_leaf_module(module, name)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Notes the plain attributes that forwards read: the graph has them as constants."""
+        plain = nn.Module.__getattribute__
+
+        def noted(module: nn.Module, name: str) -> Any:
+            value = plain(module, name)
+            own = name in plain(module, "__dict__") and name not in OWN
+            if own and type(value) in PLAIN and not self._evaluating:
+                self._read.setdefault((id(module), name), (module, name, value))
+            return value
+
+        nn.Module.__getattribute__ = noted
+        try:
+            yield
+        finally:
+            del nn.Module.__getattribute__
+
+    def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        if kind.startswith("call_") and not self._evaluating:
+            if not torch.is_grad_enabled():
+                raise fx.proxy.TraceError(
+                    "it computes without gradients, or has a torch.autograd.Function"
+                )
+            if _autocast() != self._autocast:
+                raise fx.proxy.TraceError("it has a torch.autocast of its own")
+            if kind == "call_method" and target in HOOKS:
+                raise fx.proxy.TraceError(f"it calls {target}")
+        return super().create_node(kind, target, *args, **kwargs)
 
     def call_module(self, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if self._evaluating:
@@ -156,8 +226,9 @@ class _Tracer(fx.Tracer):
                 return value if module.norm is None else module.norm(value)
             return super().call_module(module, forward, args, kwargs)
         except Exception:
-            if self.failed is None:
-                self.failed = self.path_of_module(module)
+            name = self.path_of_module(module)
+            if self.failed is None and not self.is_leaf_module(module, name):  # else its caller
+                self.failed = name
             raise
 
     def getattr(self, attr: str, value: Any, cache: dict[str, Any]) -> Any:
@@ -209,6 +280,26 @@ class _Tracer(fx.Tracer):
         return node.target(*args, **kwargs)
 
 
+def _autocast() -> tuple[Any, ...]:
+    return tuple(
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+        for kind in ("cpu", "cuda")
+    )
+
+
+def _check_kept(
+    model: nn.Module, tracer: _Tracer, read: Iterable[tuple[nn.Module, str, Any]]
+) -> None:
+    """Raises TraceError if a forward has changed an attribute that it reads."""
+    for module, name, value in read:
+        now = vars(module).get(name)
+        if type(now) is not type(value) or now != value:
+            path = next(path for path, each in model.named_modules() if each is module)
+            tracer.failed = path or None
+            setattr(module, name, value)
+            raise fx.proxy.TraceError(f"its forward changes {name} of {type(module).__name__}")
+
+
 def _agreed(values: list[Any]) -> Any:
     if any(value != values[0] for value in values):
         raise fx.proxy.TraceError("its control flow depends on the number of samples")
@@ -229,7 +320,7 @@ def attribute(root: Any, target: str) -> Any:
 
 def _unrolled(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True for a TransformerEncoder without masks: its layers in turn are all that it does."""
-    plain = len(args) == 1 and all(not value for value in kwargs.values())
+    plain = len(args) == 1 and all(value is None or value is False for value in kwargs.values())
     return type(module) is nn.TransformerEncoder and plain and not marked(module)
 
 
@@ -329,7 +420,17 @@ def _common_path(one: fx.Node, other: fx.Node) -> str:
     return ".".join(common)
 
 
-def _resolve(graph: fx.Graph, model: nn.Module, named: dict[str, Any]) -> None:
+def _resolve(
+    graph: fx.Graph, model: nn.Module, named: dict[str, Any]
+) -> tuple[tuple[Any, str, Any], ...]:
+    """Completes ``named``; returns the model's own tensors in it, with their owners."""
+    tensors = []
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr") and node.target not in named:
             named[node.target] = attribute(model, node.target)
+            if node.op == "get_attr":
+                path, _, name = node.target.rpartition(".")
+                owner = attribute(model, path) if path else model
+                if getattr(owner, name) is named[node.target]:  # no property that makes a new one
+                    tensors.append((owner, name, named[node.target]))
+    return tuple(tensors)

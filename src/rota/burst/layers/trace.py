@@ -7,10 +7,12 @@
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import getattr_static
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 from rota.burst.layers.grouping import (
     CHEAP_MODULES,
@@ -24,6 +26,7 @@ from rota.burst.layers.grouping import (
     unmutated,
 )
 from rota.burst.layers.symbolic import (
+    Constants,
     RootUntraceable,
     Traced,
     first_line,
@@ -55,10 +58,14 @@ class Piece(NamedTuple):
 
 
 class Layered(NamedTuple):
-    """The pieces of a model, each after its inputs; ``output`` names the one that yields its."""
+    """The pieces of a model, each after its inputs; ``output`` names the one that yields its.
+
+    The pieces have ``constants`` of the model, as they were when it was split.
+    """
 
     pieces: tuple[Piece, ...]
     output: str
+    constants: Constants = Constants()
 
     def run(self, *inputs: torch.Tensor) -> torch.Tensor:
         """What the model yields for ``inputs``, piece by piece."""
@@ -104,7 +111,15 @@ def layered(
             split = _chain(model, chain, len(inputs))
             how = f"the model is not the chain of its blocks {', '.join(chain)} ({reason})"
         _check_equal(model, split, probes, how)
-        _check_samples(split, probes[1])
+        try:
+            _check_samples(model, split, probes[1])
+        except UntraceableModelError:
+            raise
+        except Exception as error:
+            raise UntraceableModelError(
+                f"{type(model).__name__} does not run on each of its samples alone, so that it "
+                f"can't be cut by samples ({first_line(error)}); let it take any number of samples"
+            ) from error
     return split
 
 
@@ -139,18 +154,77 @@ def parameters_of(split: Layered) -> dict[str, list[nn.Parameter]]:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restores the modes and buffers of a model, and torch's generators, at the end."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+    """Restores a model's attributes and buffers, and torch's generators, at the end.
+
+    The modes are among the attributes. Gradients of the parameters are taken away meanwhile.
+    """
+    state = _State(model)
+    gradients = [(each, each.grad) for each in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
     try:
         with torch.random.fork_rng(enabled=True):
             yield
     finally:
-        for module, training in modes.items():
-            module.training = training
+        state.restore()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+class _State:
+    """The attributes and buffers of a model's modules, which :meth:`restore` brings back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = [
+            (each, dict(vars(each)), dict(each._buffers))
+            for each in model.modules()
+            if not isinstance(each, torch.jit.ScriptModule)  # which lets nobody do this
+        ]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+
+    def restore(self) -> None:
+        """Bring back what modules had, by name and by value."""
+        for module, attributes, buffers in self._modules:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
         with torch.no_grad():
-            for buffer, value in buffers.items():
+            for buffer, value in self._buffers:
                 buffer.copy_(value)
+
+
+def whole(model: nn.Module, example_inputs: Any) -> Layered:
+    """The model as one piece, which each rank runs on samples of its own.
+
+    Raises UntraceableModelError if its result for a sample depends on others of the batch. A model
+    that does not take one to three samples is not looked at.
+    """
+    inputs = as_inputs(example_inputs)
+    names = tuple(f"{INPUT}{at}" for at in range(len(inputs)))
+    split = Layered((Piece("", model, names),), "")
+    probe = tuple(samples_like(each, PROBES[1]) for each in inputs)
+    with unchanged(model), torch.no_grad():
+        try:
+            _check_samples(model, split, probe)
+        except UntraceableModelError:
+            raise
+        except Exception:
+            return split
+    return split
+
+
+def check_again(model: nn.Module, split: Layered, example_inputs: Any) -> None:
+    """Raises UntraceableModelError unless the pieces equal the model for inputs of these shapes."""
+    inputs = as_inputs(example_inputs)
+    shapes = ", ".join("x".join(map(str, each.shape[1:])) or "1" for each in inputs)
+    with unchanged(model), torch.no_grad():
+        probes = [tuple(samples_like(each, number) for each in inputs) for number in PROBES]
+        how = (
+            f"its layers were found for samples of other shapes than {shapes}; "
+            "pad all to one shape, or leave the plan out"
+        )
+        _check_equal(model, split, probes, how, fix="")
 
 
 def _block_names(model: nn.Module, blocks: Sequence[str] | None) -> list[str]:
@@ -225,7 +299,7 @@ def pieces_of(
         name = _unique(_name(group, named), taken)
         names[group.output] = name
         pieces.append(_piece(group, name, names, grouping, named))
-    return Layered(_tied(pieces), names[grouping.output])
+    return Layered(_tied(pieces), names[grouping.output], found.constants)
 
 
 def _probed(
@@ -395,27 +469,81 @@ def _chain(model: nn.Module, names: list[str], taken: int) -> Layered:
 
 
 def _check_equal(
-    model: nn.Module, split: Layered, probes: Iterable[tuple[torch.Tensor, ...]], how: str
+    model: nn.Module,
+    split: Layered,
+    probes: Iterable[tuple[torch.Tensor, ...]],
+    how: str,
+    fix: str = f"; {MARK}",
 ) -> None:
+    """Raises UntraceableModelError unless outputs, gradients and buffers are those of the model."""
+    own = {id(each) for piece in split.pieces for each in piece.module.parameters()}
     for training in (True, False):
         model.train(training)
+        mode = "training" if training else "evaluation"
         for inputs in probes:
-            outputs = []
-            for run in (model, split.run):
-                torch.manual_seed(20)
-                try:
-                    outputs.append(run(*(each.clone() for each in inputs)))
-                except Exception as error:
-                    if run is model:
-                        raise
-                    how = f"{how}: {first_line(error)}"
-                    outputs.append(None)
-            if not _equal(*outputs):
-                mode = "training" if training else "evaluation"
+            known = _ran(model, model, inputs, training)
+            try:
+                found = _ran(model, split.run, inputs, training)
+            except Exception as error:
                 raise UntraceableModelError(
-                    f"{type(model).__name__}, run layer by layer in {mode}, yields something else "
-                    f"than whole: {how}; {MARK}"
+                    f"{type(model).__name__} can't be run layer by layer in {mode} "
+                    f"({first_line(error)}): {how}{fix}"
+                ) from error
+            what = _difference(known, found)
+            for name, parameter in model.named_parameters():
+                if known.gradients.get(name) is not None and id(parameter) not in own:
+                    what = f"nothing for {name}, which none of its layers has"
+            if what is not None:
+                raise UntraceableModelError(
+                    f"{type(model).__name__}, run layer by layer in {mode}, yields {what}: "
+                    f"{how}{fix}"
                 )
+
+
+class _Ran(NamedTuple):
+    """What a run yielded, and left: gradients of a fixed weighting of the output, buffers."""
+
+    output: Any
+    gradients: dict[str, torch.Tensor | None]
+    buffers: dict[str, torch.Tensor]
+
+
+def _ran(model: nn.Module, run: Any, inputs: tuple[torch.Tensor, ...], training: bool) -> _Ran:
+    """A run forward, in training backward too; the model's buffers are as before."""
+    state = _State(model)
+    torch.manual_seed(20)
+    with torch.set_grad_enabled(training):
+        output = run(*(each.clone() for each in inputs))
+    gradients: dict[str, torch.Tensor | None] = {}
+    if training and isinstance(output, torch.Tensor) and output.requires_grad:
+        weights = torch.arange(output.numel(), device=output.device).cos().view(output.shape)
+        output.backward(weights.to(output.dtype))
+        gradients = {name: each.grad for name, each in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = None
+    buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
+    state.restore()
+    return _Ran(output.detach() if isinstance(output, torch.Tensor) else output, gradients, buffers)
+
+
+def _difference(known: _Ran, found: _Ran) -> str | None:
+    """What is not the same in two runs; None if all is."""
+    if not _equal(known.output, found.output):
+        return "something else than whole"
+    for name, value in known.buffers.items():
+        if not _equal(value, found.buffers.get(name)):
+            return f"another value of the buffer {name} than whole"
+    given = [each for each in known.gradients.values() if each is not None and each.numel()]
+    # Some are zero but for rounding, as those of a bias before a normalisation.
+    least = 1e-2 * max((float(each.abs().max()) for each in given), default=0.0)
+    for name, gradient in known.gradients.items():
+        other = found.gradients.get(name)
+        same = gradient is other is None or (
+            gradient is not None and other is not None and _close(gradient, other, least)
+        )
+        if not same:
+            return f"another gradient of {name} than whole"
+    return None
 
 
 def _equal(whole: Any, other: Any) -> bool:
@@ -428,36 +556,88 @@ def _equal(whole: Any, other: Any) -> bool:
     return bool(((whole == other) | ((whole != whole) & (other != other))).all())
 
 
-def _check_samples(split: Layered, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Refuses a piece whose result for a sample depends on the others of its batch."""
+def _check_samples(model: nn.Module, split: Layered, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Refuses a piece whose output for a sample depends on others of its batch, or its buffers."""
     for training in (False, True):
+        model.train(training)
+        for module in model.modules():  # what they draw would hide all else
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
         values = {f"{INPUT}{at}": each.clone() for at, each in enumerate(inputs)}
         for piece in split.pieces:
-            for module in piece.module.modules():
-                module.train(training)
-            given = [values[name] for name in piece.inputs]
+            name = piece.name or type(model).__name__
+            given = [values[source] for source in piece.inputs]
             before = _generators(inputs[0])
-            whole = piece.module(*(each.clone() for each in given))
+            output, buffers = _sampled(piece.module, given, slice(None))
             drawn = any(
                 not torch.equal(a, b) for a, b in zip(before, _generators(inputs[0]), strict=True)
             )
-            if not isinstance(whole, torch.Tensor) or whole.shape[:1] != (PROBES[1],):
+            if not isinstance(output, torch.Tensor) or output.shape[:1] != (PROBES[1],):
                 raise UntraceableModelError(
-                    f"{piece.name} yields no tensor with the batch in dimension 0; "
-                    "let the block end where one does"
+                    f"{name} yields no tensor with the batch in dimension 0; "
+                    "let it, or the block, end where one does"
                 )
-            values[piece.name] = whole
-            if drawn or _normalises_batch(piece.module, training):
+            values[piece.name] = output
+            if drawn or (training and calls_batch_norm(piece.module)):
                 continue
-            parts = [
-                piece.module(*(each[part].clone() for each in given))
-                for part in (slice(0, 1), slice(1, None))
-            ]
-            if not _close(whole, torch.cat(parts)):
-                raise UntraceableModelError(
-                    f"{piece.name} mixes the samples of a batch, so that it can't be cut by "
-                    "samples; compute it for each sample alone, or use torch.nn.BatchNorm"
-                )
+            first, first_buffers = _sampled(piece.module, given, slice(0, 2))
+            if not _normalises_batch(piece.module, training):
+                others, _ = _sampled(piece.module, given, slice(2, None))
+                if first.shape[1:] != others.shape[1:] or not _close(
+                    output, torch.cat([first, others])
+                ):
+                    raise UntraceableModelError(
+                        f"{name} mixes the samples of a batch, so that it can't be cut by "
+                        "samples; compute it for each sample alone, or use torch.nn.BatchNorm"
+                    )
+            for each, value in buffers.items():
+                if not _close(value, first_buffers[each]):
+                    raise UntraceableModelError(
+                        f"{name} computes its buffer {each} from the samples of a batch, of which "
+                        "a rank has only some; use torch.nn.BatchNorm, or compute it outside of "
+                        "the model from all samples"
+                    )
+
+
+def _sampled(
+    module: nn.Module, given: Sequence[torch.Tensor], part: slice
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What a module yields for some samples, and its buffers then, but for those of BatchNorm.
+
+    The module's buffers are as before.
+    """
+    state = _State(module)
+    output = module(*(each[part].clone() for each in given))
+    buffers = {
+        f"{path}.{name}" if path else name: buffer.detach().clone()
+        for path, each in module.named_modules()
+        if not isinstance(each, nn.modules.batchnorm._BatchNorm)
+        for name, buffer in each._buffers.items()
+        if buffer is not None
+    }
+    state.restore()
+    return output, buffers
+
+
+def normalises(module: nn.Module) -> bool:
+    """True if a module may normalise the batch, by a module of torch or by itself."""
+    norm = nn.modules.batchnorm._BatchNorm
+    return any(isinstance(each, norm) for each in module.modules()) or calls_batch_norm(module)
+
+
+def calls_batch_norm(module: nn.Module) -> bool:
+    """True if a forward may call ``F.batch_norm`` itself, and not by a module of torch."""
+    for each in module.modules():
+        if isinstance(each, nn.modules.batchnorm._BatchNorm):
+            continue
+        if isinstance(each, fx.GraphModule):
+            if any(node.target in (F.batch_norm, torch.batch_norm) for node in each.graph.nodes):
+                return True
+        else:
+            code = getattr(getattr_static(type(each), "forward"), "__code__", None)
+            if code is not None and "batch_norm" in code.co_names:
+                return True
+    return False
 
 
 def _normalises_batch(module: nn.Module, training: bool) -> bool:
@@ -468,10 +648,17 @@ def _normalises_batch(module: nn.Module, training: bool) -> bool:
     )
 
 
-def _close(whole: torch.Tensor, parts: torch.Tensor) -> bool:
+def _close(whole: torch.Tensor, parts: torch.Tensor, least: float = 0.0) -> bool:
+    """True if the values are equal but for rounding; of magnitudes from ``least`` on."""
     if whole.shape != parts.shape:
         return False
-    if not whole.is_floating_point():
+    if not (whole.is_floating_point() or whole.is_complex()):
         return torch.equal(whole, parts)
+    kinds = [whole.dtype]
+    if torch.is_autocast_enabled(whole.device.type):
+        kinds.append(torch.get_autocast_dtype(whole.device.type))
+    within = max(1e-3, *(16 * torch.finfo(kind).eps for kind in kinds))
     most = float(whole.abs().nan_to_num().max()) if whole.numel() else 0.0
-    return torch.allclose(whole, parts, rtol=1e-3, atol=1e-3 * most + 1e-6, equal_nan=True)
+    return torch.allclose(
+        whole, parts, rtol=within, atol=within * max(most, least) + 1e-6, equal_nan=True
+    )
