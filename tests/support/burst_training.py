@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import rota.train
-from rota.burst.layers.trace import layered
+from rota.burst.layers.trace import layered, whole
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.elsewhere import away
 from rota.burst.runtime.runtime import Runtime
@@ -126,6 +127,46 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
+class Checkpointed(nn.Module):
+    """Its blocks run again in the backward pass, and normalise again."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.blocks = nn.ModuleList(Block(4, 4, 1) for _ in range(2))
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for at, block in enumerate(self.blocks):
+            x = checkpoint(block, x, use_reentrant=bool(at))
+        return self.head(x.mean((2, 3)))
+
+
+class Experts(nn.Module):
+    """A rank whose samples need not all experts is ready to reduce these later than others."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(27) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(27, 27, bias=False) for _ in range(2))
+        self.experts = nn.ModuleList(nn.Linear(27, 3000, bias=False) for _ in range(4))
+        self.head = nn.Linear(3000, 5)
+
+    def forward(self, x):
+        x = x[:, :, :3, :3].flatten(1)
+        chosen = (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = torch.tanh(layer(norm(x)))
+        found = x.new_zeros(len(x), 3000)
+        for number, expert in enumerate(self.experts):
+            at = (chosen == number).nonzero().flatten()
+            if len(at):
+                found = found.index_copy(0, at, expert(x[at]))
+        return self.head(found)
+
+
+ODD = {"checkpointed": Checkpointed, "experts": Experts}
 MODELS = {"vgg": Vgg, "resnet": Resnet, "inception": Inception, "transformer": Transformer}
 FROZEN = {
     "vgg": ("features.0",),
@@ -138,9 +179,9 @@ FROZEN = {
 def made(name, dtype):
     """The model, some of its parameters frozen, and its batches of inputs and targets."""
     torch.manual_seed(7)
-    model = MODELS[name]().to(dtype)
+    model = (MODELS | ODD)[name]().to(dtype)
     for parameter, value in model.named_parameters():
-        if parameter.startswith(FROZEN[name]):
+        if parameter.startswith(FROZEN.get(name, ())):
             value.requires_grad_(requires_grad=False)
     if name == "transformer":
         x, y = torch.randint(0, 11, (3, 30, 6)), torch.randint(0, 11, (3, 30, 6))
@@ -221,7 +262,7 @@ def on_ranks(name, dtype, steps, seed, even):
     """The course on this rank, without what it does not keep; seed 0 is data parallelism."""
     model, x, y = made(name, dtype)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    pieces, output = layered(model, x[0, :2])
+    pieces, output, _ = (whole if name in ODD else layered)(model, x[0, :2])
     groups = random_groups(pieces, ranks, seed) if seed else [Group(0, ranks)] * len(pieces)
     runtime = Runtime(pieces, output, groups)
     step, first, norms = stepped(model), None, []
@@ -243,7 +284,7 @@ def loses_a_rank(victim, where):
     """Trains on; the victim ends in the third step: before it, in a layer, or before its end."""
     model, x, y = made("vgg", torch.float64)
     rank = dist.get_rank()
-    pieces, output = layered(model, x[0, :2])
+    pieces, output, _ = layered(model, x[0, :2])
     groups = [Group(0, 3), Group(0, 2), Group(1, 2), Group(0, 1), Group(0, 3), Group(0, 3)]
     runtime = Runtime(pieces, output, groups)
     for step, (inputs, targets) in enumerate(batches(x, y, 6)):
@@ -258,6 +299,50 @@ def loses_a_rank(victim, where):
             os._exit(9)
         loss.backward()
         runtime.complete()
+
+
+def skips_backward():
+    """One rank comes to the end of a batch without the backward pass of the others."""
+    model, inputs = nn.Linear(4, 2), torch.ones(3, 4)
+    runtime = Runtime(*whole(model, inputs)[:2], [Group(0, dist.get_world_size())])
+    output = runtime.step(inputs)
+    if dist.get_rank() == 0:
+        output.sum().backward()
+    runtime.complete()
+
+
+def takes_other_layers_than_others():
+    """Which layer normalises depends on the rank."""
+
+    class Norms(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(2))
+
+        def forward(self, x):
+            return self.norms[dist.get_rank() if len(x) > 3 else 0](x)
+
+    model, inputs = Norms(), torch.randn(4, 4)
+    Runtime(*whole(model, inputs)[:2], [Group(0, dist.get_world_size())]).step(inputs)
+
+
+def has_several_gradients():
+    """A layer runs in several reentrant checkpoints; its reduction begins after the first."""
+
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.into, self.wide = nn.Linear(4, 4), nn.Linear(4, 4 << 16)
+
+        def forward(self, x):
+            x = self.into(x)
+            for _ in range(2):
+                x = checkpoint(lambda x: self.wide(x)[:, :4], x, use_reentrant=True)
+            return x
+
+    model, inputs = Again(), torch.randn(4, 4)
+    runtime = Runtime(*whole(model, inputs)[:2], [Group(0, dist.get_world_size())])
+    runtime.step(inputs).sum().backward()
 
 
 def in_a_session(reduction, plan, evaluates_on):
@@ -286,6 +371,40 @@ def in_a_session(reduction, plan, evaluates_on):
             except InputError as error:
                 said = str(error)
     return {n: p.detach().clone() for n, p in model.named_parameters()}, said
+
+
+class Steps(nn.Module):
+    """Goes through the steps of a sequence, at a rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.on, self.rate = nn.Linear(3, 4), nn.Linear(4, 4), 1.0
+
+    def forward(self, x):
+        state = self.into(x[:, 0])
+        for step in range(1, x.size(1)):
+            state = torch.tanh(self.on(state) * self.rate) + self.into(x[:, step])
+        return state
+
+
+def changed_in_a_session(rate, steps):
+    """What a session with a plan says of a second batch with another rate or number of steps."""
+    os.environ |= {"RANK": str(dist.get_rank()), "WORLD_SIZE": str(dist.get_world_size())}
+    model = Steps()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(8, steps, 3))
+    with rota.train.session() as s:
+        wrapped, optimizer = s.prepare(model, optimizer, reduction="burst", plan={"on": 1})
+        for _ in s.epochs(1):
+            for number, batch in enumerate(s.loader(data, batch_size=4)):
+                for (inputs,) in batch:
+                    try:
+                        wrapped(inputs if number else inputs[:, :2]).mean().backward()
+                    except InputError as error:
+                        return str(error)
+                model.rate = rate
+                optimizer.step()
+    return None
 
 
 def furthest(one, courses):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rota.burst.layers.trace import Layered, Piece, layered
+from rota.burst.layers.trace import Layered, check_again, layered, whole
 from rota.burst.planner.costs import Costs
 from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.plan import Group
@@ -47,6 +47,8 @@ class BurstModel(nn.Module):
         self.module = module
         self._world, self._plan = world, plan
         self._runtime: Runtime | None = None
+        self._split: Layered | None = None
+        self._shapes: set[Any] = set()  # of samples for which the layers are known to be the model
         self._kept = True
         self._failure: str | None = None
         self.batch_size: Callable[[], int] | None = None  # of the loader, once there is one
@@ -77,6 +79,7 @@ class BurstModel(nn.Module):
         if self.failure is None:
             try:
                 runtime = self._runtime or self._open(inputs)
+                self._check_layers(inputs)
                 return runtime.step(
                     *inputs, counted=self.counted, counts=self.counts, place=self.place
                 )
@@ -118,10 +121,11 @@ class BurstModel(nn.Module):
 
     def _open(self, inputs: tuple[torch.Tensor, ...]) -> Runtime:
         ranks = dist.get_world_size()
-        split = Layered((Piece("", self.module, _names(inputs)),), "")
         groups = [Group(0, ranks)]
-        if self._plan is not None:
-            split = layered(self.module, inputs)
+        if self._split is None:
+            split = (whole if self._plan is None else layered)(self.module, inputs)
+            self._split, self._shapes = split, {_shapes(inputs)}
+        split = self._split
         if isinstance(self._plan, LayerGraph):
             assert self.batch_size is not None
             tell = self._tell if self.tell is not None else None
@@ -147,6 +151,20 @@ class BurstModel(nn.Module):
             self._outlook = Outlook(frontier.costs.graph, self.most_ranks)
         assert self.tell is not None
         self.tell(self._outlook.of(frontier, chosen))
+
+    def _check_layers(self, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Raises InputError if the layers are not, or no longer, the model for these inputs."""
+        assert self._split is not None
+        changed = self._split.constants.changed()
+        if changed is not None:
+            raise InputError(
+                f"{changed} was changed after the model was split into layers, which have its "
+                "former value; change a buffer in place (self.rate.fill_(...)) instead, or leave "
+                "the plan out"
+            )
+        if self._plan is not None and _shapes(inputs) not in self._shapes:
+            check_again(self.module, self._split, inputs)
+            self._shapes.add(_shapes(inputs))
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The tensors that the model is called with, in the order of its forward's arguments."""
@@ -175,8 +193,8 @@ class BurstModel(nn.Module):
             )
 
 
-def _names(inputs: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(f"input:{at}" for at in range(len(inputs)))
+def _shapes(inputs: Sequence[torch.Tensor]) -> Any:
+    return tuple((each.shape[1:], each.dtype) for each in inputs)
 
 
 class BurstGradients:

@@ -51,6 +51,20 @@ def test_a_rank_that_has_all_layers_evaluates_as_it_likes(three):
     assert said == (50, 3)
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("rate", "steps", "expected"),
+    [
+        (1.0, 2, "None"),
+        (0.5, 2, "rate of Steps was changed after the model was split into layers"),
+        (1.0, 4, "its layers were found for samples of other shapes than 4x3; pad all"),
+    ],
+)
+def test_layers_that_are_not_the_model_any_more_are_refused(three, rate, steps, expected):
+    for said in three.run(2, "support.burst_training", "changed_in_a_session", rate, steps):
+        assert expected in str(said)
+
+
 def parts():
     model = nn.Linear(4, 1)
     return model, torch.optim.SGD(model.parameters(), lr=0.1)

@@ -5,7 +5,7 @@ Torch's SyncBatchNorm does so on GPUs alone, and for a group that must be known 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -16,19 +16,26 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from rota.burst.runtime.groups import talk
+from rota.errors import InputError
 
 _ARGUMENTS = signature(F.batch_norm)
+_OF_TORCH = (  # of torch.batch_norm, which has no signature and no defaults
+    *("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"),
+    "cudnn_enabled",
+)
 
 
 class WholeBatch(TorchFunctionMode):
     """While it is entered, ``F.batch_norm`` in training normalises over all ranks of a group.
 
-    All ranks of the group must have samples. Modules of batch normalisation call that function.
+    So does ``torch.batch_norm``. All ranks of the group must have samples. Modules of batch
+    normalisation call the first. ``numbers`` has a number for tensors of the model by their id, the
+    same on all ranks; raises InputError if these normalise by different ones at once.
     """
 
-    def __init__(self, group: Any, ranks: int) -> None:
+    def __init__(self, group: Any, ranks: int, numbers: Mapping[int, int]) -> None:
         super().__init__()
-        self._group, self._ranks = group, ranks
+        self._group, self._ranks, self._numbers = group, ranks, numbers
 
     def __torch_function__(
         self,
@@ -42,6 +49,10 @@ class WholeBatch(TorchFunctionMode):
             given.apply_defaults()
             if given.arguments["training"]:
                 return self._normalised(**given.arguments)
+        elif func is torch.batch_norm:
+            named = dict(zip(_OF_TORCH, args, strict=False)) | (kwargs or {})
+            if named["training"]:
+                return self._normalised(**named)
         return func(*args, **(kwargs or {}))
 
     def _normalised(
@@ -55,7 +66,8 @@ class WholeBatch(TorchFunctionMode):
         eps: float,
         **_: Any,
     ) -> torch.Tensor:
-        count, mean, var = self._moments(input.detach())
+        layer = self._numbers.get(id(running_mean if weight is None else weight), 0)
+        count, mean, var = self._moments(input.detach(), layer)
         if count <= 1:
             raise ValueError(
                 "Expected more than 1 value per channel when training, got input size "
@@ -69,23 +81,33 @@ class WholeBatch(TorchFunctionMode):
         found: torch.Tensor = _Normalise.apply(input, weight, bias, mean, var, eps, rows)
         return found
 
-    def _moments(self, values: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor]:
-        """Number of values of a channel on all ranks; their means and variances, in double."""
+    def _moments(
+        self, values: torch.Tensor, layer: int
+    ) -> tuple[float, torch.Tensor, torch.Tensor]:
+        """Number of values of a channel on all ranks; their means and variances, in double.
+
+        Raises InputError if other ranks are at another ``layer``.
+        """
         over = _all_but_channels(values)
         count = values.numel() // values.shape[1]
         wide = values.float() if values.dtype.itemsize < 4 else values
         var, mean = torch.var_mean(wide, over, correction=0)
-        one = torch.full((1,), count, dtype=torch.float64, device=values.device)
-        own = torch.cat((one, mean.double(), var.double()))
+        told = torch.tensor([layer, count], dtype=torch.float64, device=values.device)
+        own = torch.cat((told, mean.double(), var.double()))
         parts = [torch.empty_like(own) for _ in range(self._ranks)]
         talk(dist.all_gather, parts, own, group=self._group)
         found = torch.stack(parts)
-        counts, channels = found[:, :1], values.shape[1]
-        share = counts / counts.sum()
-        means, variances = found[:, 1 : 1 + channels], found[:, 1 + channels :]
+        layers, counts, means, variances = found.split([1, 1, *[values.shape[1]] * 2], dim=1)
+        total, differ = torch.stack((counts.sum(), (layers != layer).sum())).tolist()
+        if differ:
+            raise InputError(
+                "ranks are at different layers of batch normalisation at once: which layers run "
+                "must not depend on a rank's samples or random numbers; draw for each sample alone"
+            )
+        share = counts / total
         mean = (share * means).sum(0)
         var = (share * (variances + (means - mean).square())).sum(0)
-        return float(counts.sum()), mean, var
+        return total, mean, var
 
 
 class _Normalise(torch.autograd.Function):

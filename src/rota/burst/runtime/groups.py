@@ -36,12 +36,17 @@ def on_high_priority(ranks: Iterable[int], timeout: timedelta | None = None) -> 
 
 
 class Groups:
-    """Process groups by their ranks; ``make`` makes one, on all ranks at the same time."""
+    """Process groups by their ranks; ``make`` makes one, on all ranks at the same time.
 
-    def __init__(self, make: Callable[[Ranks], Any] = on_high_priority) -> None:
+    They are ``apart`` from torch's default group, or have it as that of all ranks.
+    """
+
+    def __init__(
+        self, make: Callable[[Ranks], Any] = on_high_priority, *, apart: bool = False
+    ) -> None:
         self._make = make
         self._made: dict[Ranks, Any] = {}
-        if dist.get_backend() != "nccl":  # whose default group has no priority
+        if not apart and dist.get_backend() != "nccl":  # whose default group has no priority
             self._made[tuple(range(dist.get_world_size()))] = None
 
     def ensure(self, wanted: Iterable[Ranks]) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from rota.burst.runtime.groups import Groups, Ranks, talk
+from rota.errors import InputError
 
 BUCKET_BYTES = 25 << 20  # as torch's DDP has them
 FIRST_BYTES = 1 << 20  # so that reducing begins early
@@ -117,12 +118,18 @@ class Reducer:
     def finish(self) -> None:
         """Wait, and put the sums where optimisers look for them. Raises PeerLost.
 
-        A parameter to which no rank has added anything has no gradient.
+        A parameter to which no rank has added anything has no gradient. Raises InputError if there
+        were gradients after a sum had begun.
         """
         for bucket in self._buckets:
             talk(bucket.work.wait)
         for bucket in self._buckets:
             assert bucket.flat is not None
+            if any(parameter.grad is not None for parameter in bucket.parameters):
+                raise InputError(
+                    "a parameter got a gradient several times in one backward pass, as a layer "
+                    "does that several reentrant checkpoints run; give these use_reentrant=False"
+                )
             sizes = [parameter.numel() for parameter in bucket.parameters]
             *values, used = bucket.flat.split([*sizes, len(sizes)])
             for parameter, value, mark in zip(

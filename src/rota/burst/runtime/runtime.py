@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -15,9 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from rota.burst.layers.trace import normalises
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.batchnorm import WholeBatch
 from rota.burst.runtime.elsewhere import Elsewhere
@@ -29,6 +29,10 @@ from rota.burst.runtime.schedule import END, Layout, Schedule
 from rota.errors import InputError
 
 NONE = -1.0  # in place of a norm: there is no gradient
+SKIPPED = (
+    "one rank called backward for a batch, and another did not: whether a program does must not "
+    "depend on its samples; decide it by what all ranks have (torch.distributed.all_reduce)"
+)
 MARKS = 1009  # few enough for sums of their squares to be exact
 
 
@@ -81,13 +85,17 @@ class Runtime:
         for piece in pieces:
             _check(piece)
         self._groups = Groups(make)
+        # Reductions begin when a rank is ready, so that their order among these is not one.
+        self._norms = Groups(make, apart=True)
         self._device = device_of()
         self._held = tuple(self._find_held())
         self._groups.ensure(each.ranks for each in self._held)
         self._normalises = tuple(
-            any(_normalises(pieces[layer].module) for layer in stage.layers)
+            any(normalises(pieces[layer].module) for layer in stage.layers)
             for stage in self.schedule.stages
         )
+        kept = (t for p in pieces for t in (*p.module.parameters(), *p.module.buffers()))
+        self._numbers = {id(tensor): at for at, tensor in enumerate(kept, 1)}
         self._away = tuple(self._find_away())
         self._layout: Layout | None = None  # of the last step
         self._active: list[bool] = []
@@ -175,10 +183,12 @@ class Runtime:
         lacking = [h for h in self._held if self._lacks(h)]
         mark = float(place % MARKS)
         norms = [_norm(h.parameter.grad) if self.rank == 0 else 0.0 for h in lacking]
-        own = torch.tensor([mark, mark * mark, *norms], dtype=torch.float64)
+        own = torch.tensor([1.0, mark, mark * mark, *norms], dtype=torch.float64)
         told = torch.cat((own.to(self._device), self._buffers_away()))
         talk(dist.all_reduce, told)
-        total, squares, *norms = told[: len(own)].tolist()
+        here, total, squares, *norms = told[: len(own)].tolist()
+        if here < self.schedule.ranks:
+            raise InputError(SKIPPED)
         if total * total != self.schedule.ranks * squares:
             raise InputError(_other_batch(self.rank, "another rank"))
         for held, norm in zip(lacking, norms, strict=True):
@@ -195,6 +205,23 @@ class Runtime:
             for (_, buffer), value in zip(self._away, told[len(own) :].split(sizes), strict=True):
                 buffer.copy_(value.view_as(buffer))
         self._layout = None
+
+    def going_back(self) -> Callable[[], None]:
+        """Let ranks that are at :meth:`complete` know that this one is not.
+
+        The result waits for the other ranks, and raises InputError if one is there, or PeerLost.
+        """
+        lacking = sum(self._lacks(each) for each in self._held)
+        told = torch.zeros(3 + lacking, dtype=torch.float64, device=self._device)
+        told = torch.cat((told, *(b.new_zeros(b.numel()).double() for _, b in self._away)))
+        work = talk(dist.all_reduce, told, async_op=True)
+
+        def check() -> None:
+            talk(work.wait)
+            if told[0].item():
+                raise InputError(SKIPPED)
+
+        return check
 
     def _buffers_away(self) -> torch.Tensor:
         """The buffers that rank 0 lacks, from one rank that has them."""
@@ -290,8 +317,8 @@ class Runtime:
             forth = tuple(move(way.source, way.target, self.rank) for way in layout.ways)
             back = tuple(move(way.back, way.source, self.rank) for way in layout.ways)
             groups = {part.ranks for part in (*forth, *back)}
-            groups |= {layout.active(at) for at, has in enumerate(self._normalises) if has}
             self._groups.ensure(groups)
+            self._norms.ensure(layout.active(at) for at, has in enumerate(self._normalises) if has)
             self._routes[counts, wants] = _Route(layout, forth, back)
         return self._routes[counts, wants]
 
@@ -301,11 +328,11 @@ class Runtime:
         """Start to move samples."""
         return Transfer(part, own, rows, self._device, self._groups)
 
-    def normalising(self, stage: int, active: Ranks) -> WholeBatch | None:
-        """What normalises over all ranks of a stage, if it is needed."""
+    def normalising(self, stage: int, active: Ranks) -> AbstractContextManager[Any]:
+        """Normalises over all ranks of a stage, if it is needed."""
         if not self._normalises[stage] or len(active) == 1:
-            return None
-        return WholeBatch(self._groups.of(active), len(active))
+            return nullcontext()
+        return WholeBatch(self._norms.of(active), len(active), self._numbers)
 
     def set_aside(self) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
         """Gradients of earlier backward passes, to be added afterwards."""
@@ -387,17 +414,10 @@ class _Run:
         stage = runtime.schedule.stages[at]
         active, samples = layout.active(at), len(layout.placements[at][self._rank])
         values = {name: self._leaf(layout.arriving[at, name]) for name in stage.takes}
-        mode = runtime.normalising(at, active)
-        if mode is not None:
-            mode.__enter__()
-        try:
-            with torch.enable_grad():
-                for layer in stage.layers:
-                    piece = runtime.pieces[layer]
-                    values[piece.name] = piece.module(*(values[name] for name in piece.inputs))
-        finally:
-            if mode is not None:
-                mode.__exit__(None, None, None)
+        with runtime.normalising(at, active), torch.enable_grad():
+            for layer in stage.layers:
+                piece = runtime.pieces[layer]
+                values[piece.name] = piece.module(*(values[name] for name in piece.inputs))
         for name in stage.gives:
             value = values[name]
             if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != samples:
@@ -443,6 +463,7 @@ class _Run:
         runtime, layout = self._runtime, self._layout
         schedule, reducer = runtime.schedule, runtime.reducer
         earlier = runtime.set_aside()
+        check_others = runtime.going_back()
         reducer.begin()
         returning: dict[int, Transfer] = {}
         end = layout.arriving[END, schedule.output]
@@ -454,7 +475,8 @@ class _Run:
             roots = self._roots(at, returning)
             if roots:
                 outputs, gradients = zip(*roots, strict=True)
-                torch.autograd.backward(outputs, gradients)
+                with runtime.normalising(at, layout.active(at)):  # checkpoints run forward again
+                    _backward_of(outputs, gradients)
             for name in schedule.stages[at].gives:
                 self._made.pop(name, None)
             reducer.stage_done(at)
@@ -463,6 +485,7 @@ class _Run:
                 if min(layout.ways[way].takers) == at and self.rows[name].needs_gradient:
                     leaf = self._leaves.pop(way, None)
                     returning[way] = self._returned(way, leaf.grad if leaf is not None else None)
+        check_others()
         reducer.finish()
         runtime.give(earlier)
         for transfer in returning.values():
@@ -493,6 +516,20 @@ class _Run:
             for value, gradient in found.items()
             if value in self._made and self._made[value].requires_grad
         ]
+
+
+def _backward_of(outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    """``torch.autograd.backward``, which would leave the present function mode meanwhile."""
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        tuple(outputs),
+        tuple(gradients),
+        False,  # the graph is not kept
+        False,  # nor is one made of the gradients
+        (),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
 
 
 class _Attached(torch.autograd.Function):
@@ -546,27 +583,25 @@ def _number(name: str, given: int) -> int:
 
 def _check(piece: Piece) -> None:
     for module in piece.module.modules():
-        if isinstance(module, nn.SyncBatchNorm):
+        kind = type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            kind = f"scripted {module.original_name}"
+        if isinstance(module, nn.SyncBatchNorm) or kind.startswith("scripted Batch"):
             raise InputError(
-                f"layer {piece.name} has a SyncBatchNorm; use BatchNorm, which reduction='burst' "
+                f"layer {piece.name} has a {kind}; use BatchNorm, which reduction='burst' "
                 "takes over the whole batch of a layer by itself"
             )
-
-
-def _normalises(module: nn.Module) -> bool:
-    """True if a layer may call ``F.batch_norm``."""
-    for each in module.modules():
-        if isinstance(each, _BatchNorm):
-            return True
-        if isinstance(each, torch.fx.GraphModule):
-            if any(node.target is F.batch_norm for node in each.graph.nodes):
-                return True
-        elif "batch_norm" in getattr(type(each).forward, "__code__", _NO_CODE).co_names:
-            return True
-    return False
-
-
-_NO_CODE = (lambda: None).__code__
+        if getattr(module, "sparse", False) is True:
+            raise InputError(
+                f"layer {piece.name} has a {kind} with sparse gradients, which reduction='burst' "
+                "does not add up; leave sparse=True out"
+            )
+    for parameter in piece.module.parameters():
+        if parameter._post_accumulate_grad_hooks:
+            raise InputError(
+                f"layer {piece.name} has a parameter with a hook for its gradient, which comes "
+                "before gradients of all ranks are added up; step the optimiser after the batch"
+            )
 
 
 def _norm(gradient: torch.Tensor | None) -> float:

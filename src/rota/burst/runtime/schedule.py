@@ -122,6 +122,7 @@ class Layout:
         )
         everyone = Group(0, schedule.ranks)
         fair = max(counts) - min(counts) <= 1 or (schedule.in_one and all(counts))
+        fair = fair and counts[0] > 0  # so that rank 0 learns what the layers do
         known = {everyone: home} if fair else {}
         self.placements: list[Placement] = []
         for stage in schedule.stages:

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from support.burst_training import MODELS, furthest, one_process
+from support.burst_training import MODELS, ODD, furthest, one_process
 
 pytestmark = pytest.mark.process
 STEPS = 20
@@ -25,3 +25,23 @@ def test_a_plan_trains_as_one_process_does(four, name, dtype, world, seed, even)
     assert gradients < WITHIN[dtype]
     assert norms < WITHIN[dtype]
     assert weights < WITHIN[dtype]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_whatever_a_whole_model_does_it_trains_as_in_one_process(four, name):
+    courses = four.run(2, "support.burst_training", "on_ranks", name, torch.float64, 6, 0, True)
+    assert max(furthest(one(name, torch.float64, 6), courses)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("skips_backward", "called backward for a batch, and another did not"),
+        ("takes_other_layers_than_others", "at different layers of batch normalisation"),
+        ("has_several_gradients", "give these use_reentrant=False"),
+    ],
+)
+def test_ranks_that_do_different_things_say_so_and_do_not_wait(four, case, said):
+    four.begin(2, "support.burst_training", case)
+    for rank in (0, 1):
+        assert said in four.answer(rank)[0]

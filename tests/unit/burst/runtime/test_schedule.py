@@ -48,6 +48,12 @@ def test_a_rank_without_samples_gets_outputs_of_copies_and_gives_no_gradient():
     assert way.back[1] == ()
 
 
+def test_rank_0_takes_part_in_a_batch_of_which_it_has_no_sample():
+    for counts in ([0, 1, 0, 1], [0, 1, 1, 1]):
+        layout = Layout(schedule(4, 4, 4, 4), counts)
+        assert layout.active(0)[0] == 0
+
+
 def test_a_plan_for_other_layers_or_ranks_is_refused():
     with pytest.raises(InputError, match="has 3 layers and the model 4"):
         Schedule(NAMES, INPUTS, "d", [Group(0, 1)] * 3, 4)
