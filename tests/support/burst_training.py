@@ -393,17 +393,18 @@ def changed_in_a_session(rate, steps):
     model = Steps()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(8, steps, 3))
-    with rota.train.session() as s:
-        wrapped, optimizer = s.prepare(model, optimizer, reduction="burst", plan={"on": 1})
-        for _ in s.epochs(1):
-            for number, batch in enumerate(s.loader(data, batch_size=4)):
-                for (inputs,) in batch:
-                    try:
+    try:
+        with rota.train.session() as s:
+            wrapped, optimizer = s.prepare(model, optimizer, reduction="burst", plan={"on": 1})
+            loader = s.loader(data, batch_size=4)
+            for _ in s.epochs(1):
+                for number, batch in enumerate(loader):
+                    for (inputs,) in batch:
                         wrapped(inputs if number else inputs[:, :2]).mean().backward()
-                    except InputError as error:
-                        return str(error)
-                model.rate = rate
-                optimizer.step()
+                    model.rate = rate
+                    optimizer.step()
+    except InputError as error:
+        return str(error)
     return None
 
 

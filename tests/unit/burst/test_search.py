@@ -10,6 +10,9 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
 from rota.burst.planner.costs import Costs, Network
+from rota.burst.planner.front import unbeaten
+from rota.burst.planner.frontier import Timed
+from rota.burst.planner.frontier import unbeaten as timed_unbeaten
 from rota.burst.planner.plan import chained
 from rota.burst.planner.search import unbeaten_plans
 from rota.burst.planner.structure import Structure
@@ -66,6 +69,14 @@ def test_the_frontier_of_any_graph_is_that_of_all_its_plans(data, seed, layers):
         assert figures(unbeaten_plans(costs, structure, side_by_side=False)) == same(
             exhausted(costs)
         )
+
+
+def test_of_plans_that_differ_by_rounding_alone_the_cheaper_one_stays():
+    seconds, gpu_seconds = [1.0, 1.0 + 1e-15, 2.0], [3.0, 2.0, 1.0]
+    figures = np.array([seconds, gpu_seconds, [0.0] * 3, [0.0] * 3])
+    assert unbeaten(figures, memory=False, width=False).tolist() == [1, 2]
+    points = [Timed(None, *point) for point in zip(seconds, gpu_seconds, strict=True)]
+    assert timed_unbeaten(points) == tuple(points[1:])
 
 
 def test_sizes_are_all_divisors_of_the_batch():

@@ -132,7 +132,10 @@ def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:
     if memory:
         return _staircase(figures[counted], order)
     if not width:
-        return order[_falling(figures[GPU_SECONDS][order])]
+        kept = order[_falling(figures[GPU_SECONDS][order])]
+        seconds = figures[SECONDS][kept]
+        later = np.append(seconds[1:] > seconds[:-1] * (1.0 + SAME), [True])
+        return kept[later]  # of equally fast ones the last, which costs least
     keep = np.zeros(order.size, dtype=bool)
     gpus = figures[GPUS][order]
     cost = figures[GPU_SECONDS][order]

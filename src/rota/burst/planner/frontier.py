@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from rota.burst.planner.costs import Costs
+from rota.burst.planner.front import SAME
 from rota.burst.planner.plan import Plan, data_parallel
 from rota.burst.planner.search import unbeaten_plans
 from rota.burst.planner.structure import Structure
@@ -130,6 +131,8 @@ def unbeaten(points: Iterable[Timed]) -> tuple[Timed, ...]:
     """Those that no other one beats in time and GPU time, the fastest first."""
     kept: list[Timed] = []
     for point in sorted(points, key=lambda point: (point.step_s, point.gpu_time_s)):
-        if not kept or point.gpu_time_s < kept[-1].gpu_time_s * (1.0 - 1e-12):
+        if not kept or point.gpu_time_s < kept[-1].gpu_time_s * (1.0 - SAME):
+            if kept and point.step_s <= kept[-1].step_s * (1.0 + SAME):
+                kept.pop()
             kept.append(point)
     return tuple(kept)
