@@ -3,12 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from math import isfinite
 from typing import Any, NamedTuple
 
 from rota.errors import InputError, did_you_mean
 
 MAX_LAYERS = 10_000
+MOST_S = 1e9
 FORMAT = "rota-layer-profile"
 
 
@@ -99,7 +99,9 @@ class LayerGraph:
         self.network = network
         self.layers = tuple(layers)
         self.bytes_per_value = bytes_per_value
-        self.bytes_per_parameter = bytes_per_parameter or 3 * bytes_per_value
+        self.bytes_per_parameter = (
+            3 * bytes_per_value if bytes_per_parameter is None else bytes_per_parameter
+        )
         self.index: Mapping[str, int] = {layer.name: i for i, layer in enumerate(self.layers)}
         self._check()
         self.edges = tuple(
@@ -187,10 +189,10 @@ def _check_figures(layer: Layer) -> None:
     if batches[0] < 1 or any(a >= b for a, b in pairwise(batches)):
         raise InputError(f"layer {layer.name}: its batches are {batches}; they rise from 1 or more")
     for time in layer.times:
-        if not all(isfinite(s) and s >= 0.0 for s in time[1:]):
+        if not all(0.0 <= s <= MOST_S for s in time[1:]):
             raise InputError(
                 f"layer {layer.name}: at batch {time.batch} it takes {time.forward_s:g} s forward "
-                f"and {time.backward_s:g} s backward; times are numbers from 0"
+                f"and {time.backward_s:g} s backward; times are numbers from 0 to {MOST_S:g}"
             )
     for field in ("parameters", "output_values", "activation_values"):
         if getattr(layer, field) < 0:

@@ -150,8 +150,8 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text that is not empty")
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError("a text of printable characters that is not empty")
     return value
 
 

@@ -6,10 +6,10 @@ DeepPool (MLSys 2022), section 3, with the corrections that docs/research/deeppo
 from functools import cached_property
 
 from rota.errors import InputError
-from rota.model.layer_graph import LayerGraph, Network
+from rota.model.layer_graph import MOST_S, LayerGraph, Network
 
 MAX_GPUS = 4096
-
+LEAST_S = 1e-12
 
 A100_NVSWITCH = Network(2.66e11, 40e-6)
 V100_NVLINK = Network(2.2937e10, 40e-6)
@@ -51,6 +51,8 @@ class Costs:
                 f"batch {batch} on up to {gpus} GPUs: no number of GPUs divides it into the "
                 f"{least} to {most} samples per GPU that the profile {graph.name} has"
             )
+        if not any(sum(layer.seconds(batch / self.sizes[0])) > LEAST_S for layer in graph.layers):
+            raise InputError(f"the layers of {graph.name} take no time; measure them")
         self._tied: dict[int, list[int]] = {}
         for i, layer in enumerate(graph.layers):
             if layer.tied_to is not None:
@@ -122,10 +124,12 @@ def _check(batch: int, gpus: int, network: Network, memory_bytes: float | None) 
         raise InputError(f"batch is {batch}; it is 1 or more samples")
     if not 1 <= gpus <= MAX_GPUS:
         raise InputError(f"gpus is {gpus}; they are 1 to {MAX_GPUS}")
-    if not network.bandwidth_bytes_s > 0.0 or not network.latency_s >= 0.0:
-        raise InputError(
-            f"the network has {network.bandwidth_bytes_s:g} bytes/s and {network.latency_s:g} s "
-            "latency; the first is above 0, the second at least 0"
-        )
+    pairs = ((network.bandwidth_bytes_s, network.latency_s), network[2:])
+    for bandwidth, latency_s in pairs:
+        if not (bandwidth is None or bandwidth >= 1.0) or not 0.0 <= latency_s <= MOST_S:
+            raise InputError(
+                f"the network has {bandwidth or 0:g} bytes/s and {latency_s:g} s latency; the "
+                f"first is at least 1, the second from 0 to {MOST_S:g}"
+            )
     if memory_bytes is not None and not memory_bytes > 0.0:
         raise InputError(f"the memory of a GPU is {memory_bytes:g} bytes; it is above 0")
