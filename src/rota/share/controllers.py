@@ -24,19 +24,24 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from rota.share.marks import IDLE, LIMIT, NAMES, REDUCE, STEP, WAIT, Mark, Seen
-from rota.share.watch import Bench, Finished, LearningTime, Look, Standing, Watch, began_of
+from rota.share.watch import STRAY, Bench, Finished, LearningTime, Look, Standing, Watch, began_of
 
 LEAST_LIMIT = 1.001  # of a slowdown: of a foreground that allows none, waits are used all the same
 SAFETY = 0.8  # of what the limit leaves is used: times are learned with an error
 ATTACK, DECAY = 1.0, 0.1  # weights of a segment's last time: if it is over the limit, and else
-CHEAPER = 0.05  # weight of a lower price: what a piece costs varies
+LOWEST_PRICE = 0.02
+PRIOR_STEPS = 4  # what their budget buys is the prior of the price 1
+MEMORY_STEPS = 32  # of prices: the steps of which they are a mean
 ALONE_DEPTH, DEPTH = 4, 1  # pieces outstanding without and with a foreground
 LEAST_PIECE_S = 0.0005  # shorter ones are not worth their tokens
 LONG_WAIT_S = 0.0005  # a wait that is usually longer is one to launch pieces in
 LATEST_LOOK_S, SOONEST_LOOK_S = 0.02, 0.001
-SOLO_EVERY = 32  # steps: one of so many is left to the foreground, to see what it takes alone
+SOLO_EVERY, OFTEN = 32, 8  # steps: one of so many is left to the foreground, to see what it takes
 RARE = 30  # steps: in one of so many the limit may be passed, which leaves the 95th percentile
 SAVED_STEPS = 400  # what these leave may be saved for long pieces
+HIGH = 4  # mean deviations: a segment that is so much longer than usual is so for a reason
+RECOVERY = 0.5  # weight of a step without pieces in a segment's last times
+OWN_STEPS = 64  # of the foreground alone: how often they pass the limit by themselves
 MOST_KEYS = 100_000
 MOST_LAUNCHED = 1000
 
@@ -194,7 +199,8 @@ class Footing:
         self._longest_s = max(self._longest_s, min(finished.step_s, 600.0))
         if self.bench.known:
             self._steps += finished.steps
-            self._took_s += finished.step_s * finished.steps
+            most_s = STRAY * self.limit * self.bench.step_s
+            self._took_s += min(finished.step_s, most_s) * finished.steps
             self._alone_s += self.bench.step_s * finished.steps
         self.bench.note(finished, alone=self.alone)
 
@@ -256,7 +262,9 @@ class SlowdownFeedback:
     def __init__(self, waits: frozenset[int] = frozenset({WAIT})) -> None:
         self._footing, self._waits = Footing(learns=True), waits
         self._recent = [0.0] * len(NAMES)
-        self._prices = [1.0] * len(NAMES)
+        self._ran_s = [0.0] * len(NAMES)  # of pieces, by the foreground's segment, decayed
+        self._cost_s = [0.0] * len(NAMES)  # what they made steps longer by
+        self._own_rate = 0.0  # part of the steps alone that pass the limit by themselves
         self._renew()
 
     def _renew(self) -> None:
@@ -329,7 +337,7 @@ class SlowdownFeedback:
         bench, segment = self._footing.bench, mark.segment
         left_s = max(0.0, bench.step_s - (now_s - began_of(mark)))  # of this step
         soon_s = min(left_s / 2, bench.step_s / 10)
-        if self._since_solo >= SOLO_EVERY:
+        if self._since_solo >= (OFTEN if bench.unsure else SOLO_EVERY):
             return _wait(soon_s, "this step is the foreground's alone, to see what it takes")
         if self._rare < 0:
             return _wait(bench.step_s, "too many steps have passed the limit")
@@ -355,13 +363,16 @@ class SlowdownFeedback:
     def _charged(self, mark: Mark, now_s: float, spent_s: float) -> float:
         """What this step has cost so far: as foreseen, or as seen in its segments if more."""
         bench = self._footing.bench
-        over_s = sum(max(0.0, _in_step_s(mark, each, now_s) - bench.seconds[each]) for each in STEP)
+        over_s = sum(
+            max(0.0, _in_step_s(mark, each, now_s) - bench.seconds[each] - 2 * bench.spread_s[each])
+            for each in STEP
+        )
         return max(spent_s, min(over_s, 2 * _device_s(self._launched)))
 
     def _is_within(self, segment: int) -> bool:
         bench = self._footing.bench
         usual_s, spread_s = bench.seconds[segment], bench.spread_s[segment]
-        return self._recent[segment] <= self._limit * (usual_s + 2 * spread_s) + 5e-5
+        return self._recent[segment] <= self._limit * (usual_s + HIGH * spread_s) + 5e-5
 
     def _is_wait(self, mark: Mark, now_s: float) -> bool:
         """Whether the device is idle now, in a wait that is worth it."""
@@ -374,9 +385,8 @@ class SlowdownFeedback:
     def _cost(self, mark: Mark, now_s: float, piece: int) -> float:
         """Seconds by which a piece is expected to make this step longer."""
         usual_s = self._footing.pieces.usual_s(piece)
-        price = self._prices[mark.segment]
         if not self._is_wait(mark, now_s):
-            return price * usual_s
+            return self._price(mark.segment) * usual_s
         left_s = self._footing.bench.seconds[mark.segment]
         left_s -= _in_step_s(mark, mark.segment, now_s)
         spread_s = 2 * self._footing.bench.spread_s[mark.segment]
@@ -386,43 +396,67 @@ class SlowdownFeedback:
 
     def _settle(self, finished: Finished, step_began_s: float) -> None:
         """Pay for what finished steps took."""
-        bench, steps = self._footing.bench, finished.steps
-        for segment in STEP:
-            last_s = finished.seconds[segment] / steps
-            usual_s, spread_s = bench.seconds[segment], bench.spread_s[segment]
-            over = last_s > self._limit * (usual_s + 2 * spread_s)
-            recent_s = self._recent[segment] or usual_s
-            self._recent[segment] = recent_s + (ATTACK if over else DECAY) * (last_s - recent_s)
+        bench, steps, alone = self._footing.bench, finished.steps, self._footing.alone
+        long = finished.step_s > self._limit * bench.high_s
+        if alone:
+            weight = 1 - (1 - 1 / OWN_STEPS) ** steps
+            self._own_rate += weight * (long - self._own_rate)
+        self._slow(finished, alone)
         over_s = (finished.step_s - bench.step_s) * steps
         theirs_s = 2 * _device_s(self._launched)
-        paid_s = min(max(over_s, 0.0), theirs_s)
+        paid_s = min(max(over_s, -theirs_s), theirs_s)
         gain_s = self._rate * bench.step_s
         self._saved_s = min(self._saved_s + gain_s * steps - paid_s, SAVED_STEPS * gain_s)
-        self._rare = min(1.0, self._rare + steps / RARE)
-        if paid_s and finished.step_s > self._limit * bench.high_s:
+        most = 1.0 + 2 * RARE * self._own_rate
+        self._rare = min(most, self._rare + steps * (1 / RARE + self._own_rate))
+        if theirs_s and long:
             self._rare -= steps
-        elif paid_s and steps > 1:  # a long piece: which of the steps it was in is not known
+        elif paid_s > 0 and steps > 1:  # a long piece: which of the steps it was in is not known
             self._rare -= min(float(steps), over_s / ((self._limit - 1) * bench.step_s))
         # Pieces that ended in the next step may have made that one longer, and not these.
-        next_s = step_began_s
-        late = [each for each in self._launched if each.end_s is None or each.end_s > next_s]
-        self._reprice(max(over_s, 0.0), [each for each in self._launched if each not in late])
+        ended: list[Launched] = []
+        late: list[Launched] = []
+        for each in self._launched:
+            is_late = each.end_s is None or each.end_s > step_began_s
+            (late if is_late else ended).append(each)
+        self._reprice(paid_s, steps, ended)
         self._launched = late
-        self._since_solo = 0 if self._footing.alone else self._since_solo + steps
+        self._since_solo = 0 if alone else self._since_solo + steps
 
-    def _reprice(self, over_s: float, launched: list[Launched]) -> None:
-        """Set the prices of pieces anew, by what steps took longer than usual."""
+    def _slow(self, finished: Finished, alone: bool) -> None:
+        """Note what the segments took: pieces are to blame for what is slow beside them only."""
+        bench = self._footing.bench
+        for segment in STEP:
+            last_s = finished.seconds[segment] / finished.steps
+            usual_s, spread_s = bench.seconds[segment], bench.spread_s[segment]
+            recent_s = self._recent[segment] or usual_s
+            if alone:
+                last_s, weight = min(last_s, usual_s), RECOVERY
+            else:
+                over = last_s > self._limit * (usual_s + HIGH * spread_s)
+                weight = ATTACK if over else DECAY
+            self._recent[segment] = recent_s + weight * (last_s - recent_s)
+
+    def _price(self, segment: int) -> float:
+        """What a second of a piece in that segment costs the foreground, in seconds."""
+        prior_s = PRIOR_STEPS * self._rate * self._footing.bench.step_s
+        price = (prior_s + self._cost_s[segment]) / (prior_s + self._ran_s[segment])
+        return min(max(price, LOWEST_PRICE), 1.0)
+
+    def _reprice(self, over_s: float, steps: int, launched: list[Launched]) -> None:
+        """Note what pieces cost, by what steps took longer than usual."""
         by_segment = [0.0] * len(NAMES)
         for each in launched:
             by_segment[each.segment] += 0.0 if each.in_wait else each.busy_s
-        foreseen_s = sum(p * s for p, s in zip(self._prices, by_segment, strict=True))
-        if foreseen_s <= 0:
+        foreseen = [self._price(each) * ran_s for each, ran_s in enumerate(by_segment)]
+        if (foreseen_s := sum(foreseen)) <= 0:
             return
-        for segment, seconds in enumerate(by_segment):
-            if seconds:
-                price = self._prices[segment]
-                new = min(max(price * over_s / foreseen_s, 0.02), 1.0)
-                self._prices[segment] += (ATTACK if new > price else CHEAPER) * (new - price)
+        kept = (1 - 1 / MEMORY_STEPS) ** steps
+        for segment, ran_s in enumerate(by_segment):
+            if ran_s:
+                cost_s = over_s * foreseen[segment] / foreseen_s
+                self._ran_s[segment] = kept * self._ran_s[segment] + ran_s
+                self._cost_s[segment] = kept * self._cost_s[segment] + cost_s
 
 
 class Launched(NamedTuple):

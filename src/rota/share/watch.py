@@ -16,8 +16,10 @@ as the last good mark says, then BLIND; BLIND at once if there was none |
 Nothing is held for ever: where a foreground is BLIND a background trickles, see ``controllers``.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from math import isfinite
+from statistics import fmean
 from typing import NamedTuple
 
 from rota.share.marks import (
@@ -41,8 +43,11 @@ SILENT_S, SILENT_STEPS = 10.0, 20
 AHEAD_S = 1.0  # a mark may be so much younger than the look at it: the looker took its time before
 
 SKIP_STEPS, LEARN_STEPS = 1, 8  # of an epoch: left out, and needed
-FOLLOW = 0.1  # weight of a later step alone in what steps take
-STRAY = 0.2  # a step alone counts as at most so much longer than what is usual
+FOLLOW = 0.1  # weight of a step in mean deviations
+STRAY = 2.0  # a step counts as at most so many usual ones
+FAR = 0.2  # a deviation counts as at most this part of what is usual, and two usual deviations
+TINY_S = 1e-6
+PRECISION, ENOUGH_STEPS = 0.015, (10, 200)  # of the mean of steps alone
 LEARN_CREDIT_S, LEARN_CREDIT_STEPS = 30.0, 12.0
 LEARN_SHARE = 0.2  # of the time, in the long run
 
@@ -155,24 +160,31 @@ def _between(last: Mark | None, mark: Mark) -> tuple[Finished | None, bool]:
 
 
 class Bench:
-    """How long a foreground's steps and their segments take with its device to itself.
+    """Means of a foreground's steps and segments with its device to itself.
 
-    It is the mean of the first steps alone (of 8, after one that is left out), and follows later
-    ones: slowly upwards, since a long one may be a stray; at once downwards, even by steps that a
-    background was beside, which can't have been faster for that.
+    The mean of the first steps alone (of 8, after one that is left out, and without the longest)
+    follows each later one, with equal weights at first, so that it has no bias. A step counts as at
+    most two usual ones: it may be a stray. Steps beside a background can't be shorter for that:
+    where their mean is shorter by more than chance, the foreground has changed, and it is followed.
     """
 
     def __init__(self) -> None:
         self.seconds: Seconds = NONE
         self.spread_s: Seconds = NONE  # mean deviation, by segment
         self.step_s = self.step_spread_s = 0.0
-        self.longest_s = 0.0  # of all steps alone so far, in any epoch
         self._skip, self._learned = SKIP_STEPS, list[Seconds]()
+        self._count = 0  # steps alone that the means are of
+        self._beside_s = 0.0  # mean of steps beside a background, 0 if there were none
 
     @property
     def known(self) -> bool:
         """True once enough steps alone have been seen in this epoch."""
         return len(self._learned) >= LEARN_STEPS
+
+    @property
+    def unsure(self) -> bool:
+        """True while more steps alone would make the mean much more precise."""
+        return 2 * self._count < self._enough
 
     @property
     def high_s(self) -> float:
@@ -185,51 +197,72 @@ class Bench:
 
     def note(self, finished: Finished, *, alone: bool) -> None:
         """Steps were finished, ``alone`` if no piece of a background ran since they began."""
-        mean = tuple(s / finished.steps for s in finished.seconds)
-        if not alone:
-            if self.known and finished.step_s < self.step_s:
-                self._follow(mean, FOLLOW)
-            return
-        self.longest_s = max(self.longest_s, finished.step_s)
         if self.known:
-            down = finished.step_s < (1 - FOLLOW) * self.step_s
-            self._follow(mean, 0.5 if down else FOLLOW)
-            return
-        for _ in range(min(finished.steps, LEARN_STEPS + SKIP_STEPS)):
-            if self._skip:
-                self._skip -= 1
+            if alone:
+                self._follow(finished)
             else:
-                self._learned.append(mean)
-        if self.known:
-            self._learn()
+                self._bound(finished)
+        elif alone:
+            mean = tuple(s / finished.steps for s in finished.seconds)
+            for _ in range(min(finished.steps, LEARN_STEPS + SKIP_STEPS)):
+                if self._skip:
+                    self._skip -= 1
+                else:
+                    self._learned.append(mean)
+            if self.known:
+                self._learn()
 
     def _learn(self) -> None:
         """Take the mean without the longest step, which is a stray more often than not."""
         steps = sorted(self._learned, key=lambda seconds: sum(seconds[each] for each in STEP))
         steps = steps[:-1]
-        count = len(steps)
-        self.seconds = tuple(sum(column) / count for column in zip(*steps, strict=True))
-        self.spread_s = tuple(
-            sum(abs(each - mean) for each in column) / count
-            for column, mean in zip(zip(*steps, strict=True), self.seconds, strict=True)
-        )
+        self._count, self._beside_s = len(steps), 0.0
+        columns = list(zip(*steps, strict=True))
+        self.seconds = tuple(map(fmean, columns))
+        self.spread_s = tuple(map(_deviation, columns))
         totals = [sum(seconds[each] for each in STEP) for seconds in steps]
-        self.step_s = sum(totals) / count
-        self.step_spread_s = sum(abs(each - self.step_s) for each in totals) / count
+        self.step_s, self.step_spread_s = fmean(totals), _deviation(totals)
 
-    def _follow(self, seconds: Seconds, weight: float) -> None:
-        step_s = sum(seconds[each] for each in STEP)
-        off_s = min(abs(step_s - self.step_s), STRAY * self.step_s)
-        self.step_spread_s += FOLLOW * (off_s - self.step_spread_s)
-        pairs = list(zip(seconds, self.seconds, self.spread_s, strict=True))
-        self.spread_s = tuple(
-            spread + FOLLOW * (min(abs(new - old), STRAY * old) - spread)
-            for new, old, spread in pairs
-        )
-        self.seconds = tuple(
-            old + weight * (min(new, (1 + STRAY) * old + 1e-6) - old) for new, old, _ in pairs
-        )
-        self.step_s = sum(self.seconds[each] for each in STEP)
+    @property
+    def _enough(self) -> int:
+        """The number of steps whose mean is known precisely, within bounds."""
+        least, most = ENOUGH_STEPS
+        noise = self.step_spread_s / self.step_s if self.step_s > 0 else 0.0
+        return int(min(max(least, (noise / PRECISION) ** 2), most))
+
+    def _follow(self, finished: Finished) -> None:
+        """Let the means follow steps alone."""
+        self._count = min(self._count + 1, self._enough)
+        weight = 1 / self._count
+        step = (finished.step_s, self.step_s, self.step_spread_s)
+        self.step_s, self.step_spread_s = _followed(*step, weight)
+        each_s = [seconds / finished.steps for seconds in finished.seconds]
+        columns = zip(each_s, self.seconds, self.spread_s, strict=True)
+        pairs = [_followed(*column, weight) for column in columns]
+        self.seconds, self.spread_s = zip(*pairs, strict=True)
+
+    def _bound(self, finished: Finished) -> None:
+        """Lower the means to those of steps beside a background, where these are shorter."""
+        beside_s = self._beside_s or self.step_s
+        weight = 1 - (1 - FOLLOW / 2) ** finished.steps
+        self._beside_s = beside_s + weight * (min(finished.step_s, STRAY * self.step_s) - beside_s)
+        most_s = self._beside_s + self.step_spread_s
+        if most_s < self.step_s:
+            factor, self.step_s = most_s / self.step_s, most_s
+            self.seconds = tuple(factor * each for each in self.seconds)
+
+
+def _followed(last_s: float, mean_s: float, spread_s: float, weight: float) -> tuple[float, float]:
+    """The mean and its mean deviation, after one more value."""
+    off_s = min(last_s, STRAY * mean_s + TINY_S) - mean_s
+    far_s = min(abs(off_s), FAR * mean_s + 2 * spread_s + TINY_S)
+    return mean_s + weight * off_s, spread_s + FOLLOW * (far_s - spread_s)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The mean deviation from the mean."""
+    middle = fmean(values)
+    return fmean(abs(each - middle) for each in values)
 
 
 class LearningTime:

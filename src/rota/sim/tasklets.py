@@ -217,5 +217,7 @@ class _Device:
     def _end_piece(self) -> None:
         self.piece_s, self.piece_holds = None, False
         if self.controller is not None:
-            self.controller.ended(self.now_s)
+            # Of pieces beside tasklets it is known what they had, as a process knows its CPU time.
+            busy_s = self.pieces[(self.piece - 1) % len(self.pieces)] if self.beside > 0 else None
+            self.controller.ended(self.now_s, busy_s)
         self.ask_at_s = self.now_s

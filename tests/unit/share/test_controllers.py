@@ -1,5 +1,7 @@
 """The rules by which controllers give out pieces, one mark at a time."""
 
+from random import Random
+
 import pytest
 
 from rota.share.controllers import (
@@ -182,21 +184,56 @@ def test_a_wait_is_given_to_what_fits_into_it():
         training.now_s += 0.001
 
 
-def test_a_slowed_segment_is_left_alone_at_once_and_given_back_slowly():
+@pytest.mark.parametrize(("others", "least", "most"), [(True, 15, 32), (False, 2, 4)])
+def test_a_slowed_segment_is_left_alone_at_once_and_given_back_slowly(others, least, most):
+    """Sooner where steps pass without pieces, in ``others`` of their segments."""
     controller, training = SlowdownFeedback(), Training()
     learned(controller, training)
     training.step(stop=FORWARD)
     assert controller.ask(training.seen(), training.now_s).go
-    training.step(start=FORWARD)
-    training.step(forward=2.0)
+    run(controller, training, 0.001)
+    training.step(start=FORWARD, forward=2.0)
     held = 0
     while not (verdict := controller.ask(training.step(stop=FORWARD).seen(), training.now_s)).go:
-        assert "slowed" in verdict.why
-        training.step(start=FORWARD)
+        assert "slowed" in verdict.why or "alone" in verdict.why
+        training.step(start=FORWARD, stop=BACKWARD)
+        if others and controller.ask(training.seen(), training.now_s).go:
+            run(controller, training, 0.001)
+        training.step(start=BACKWARD)
         held += 1
-        assert held < 100
-    assert held >= 5
-    assert controller.ask(training.step(start=FORWARD, stop=BACKWARD).seen(), training.now_s).go
+    assert least <= held <= most
+
+
+def test_steps_that_are_long_by_themselves_do_not_stop_pieces():
+    controller, training = SlowdownFeedback(), Training()
+    learned(controller, training)
+    draw, launched = Random(1), []
+    for _ in range(600):
+        training.step(stop=FORWARD)
+        launched.append(0)
+        while controller.ask(training.seen(), training.now_s).go and launched[-1] < 20:
+            run(controller, training, 0.001)
+            launched[-1] += 1
+        training.step(draw.lognormvariate(0.0, 0.25), start=FORWARD)
+    assert sum(launched[300:]) / 300 > 0.7 * 20
+    assert controller.take(training.now_s).slowdown == pytest.approx(1.0, abs=0.05)
+
+
+def test_pieces_that_cost_their_full_price_all_at_once_are_held_at_once():
+    controller, training = SlowdownFeedback(), Training()
+    learned(controller, training)
+    launched = []
+    for number in range(400):
+        training.step(stop=FORWARD)
+        launched.append(0)
+        while controller.ask(training.seen(), training.now_s).go and launched[-1] < 40:
+            run(controller, training, 0.001)
+            launched[-1] += 1
+        training.now_s += 0.001 * launched[-1] * (number >= 300)
+        training.step(start=FORWARD)
+    assert sum(launched[200:300]) / 100 > 30
+    assert sum(each > 10 for each in launched[300:310]) <= 2
+    assert sum(launched[300:]) / 100 < 10
 
 
 def test_what_a_long_piece_took_is_paid_back_before_the_next():

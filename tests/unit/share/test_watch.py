@@ -1,6 +1,8 @@
 """The table of what is seen of a foreground, and the learning of its times."""
 
 import math
+from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -156,16 +158,41 @@ def test_a_bench_is_known_after_so_many_steps_alone():
 def test_a_bench_follows_a_foreground_that_changes():
     bench = Bench()
     steps(bench, SKIP_STEPS + LEARN_STEPS)
-    steps(bench, 1, 1.0)
-    assert bench.step_s < 0.0103  # one stray
-    steps(bench, 100, 0.02)
+    steps(bench, 1, 1.0)  # a stray, which counts as two steps
+    assert bench.step_s < 0.0114
+    steps(bench, 30, 0.0101, alone=False)
+    assert bench.step_s < 0.0108  # a background was beside shorter ones
+    steps(bench, 200, 0.02)
     assert bench.step_s == pytest.approx(0.02, rel=0.05)
-    steps(bench, 8, 0.01)
-    assert bench.step_s == pytest.approx(0.01, rel=0.1)
+    steps(bench, 100, 0.01)
+    assert bench.step_s == pytest.approx(0.01, rel=0.05)
     steps(bench, 50, 0.03, alone=False)
-    assert bench.step_s < 0.011  # a background was beside
-    steps(bench, 50, 0.008, alone=False)
-    assert bench.step_s == pytest.approx(0.008, rel=0.05)
+    assert bench.step_s == pytest.approx(0.01, rel=0.05)
+    steps(bench, 100, 0.008, alone=False)
+    assert bench.step_s == pytest.approx(0.008, rel=0.1)
+
+
+def test_a_bench_is_the_mean_of_steps_that_vary():
+    bench, draw = Bench(), Random(1)
+    alone = [0.01 * draw.lognormvariate(0.0, 0.25) for _ in range(1000)]
+    for number, step_s in enumerate(alone):
+        steps(bench, 1, step_s)
+        steps(bench, 3, alone[(7 * number + 3) % 1000], alone=False)
+    assert not bench.unsure
+    assert bench.step_s == pytest.approx(fmean(alone), rel=0.03)
+    assert sum(each > bench.high_s for each in alone) == pytest.approx(75, abs=40)
+
+
+def test_a_bench_is_unsure_for_longer_if_steps_vary():
+    needed = []
+    for noise in (0.0, 0.1, 0.2):
+        bench, count = Bench(), 0
+        while not bench.known or bench.unsure:
+            steps(bench, 1, 0.01 * (1 + noise * (-1) ** count))
+            count += 1
+        needed.append(count)
+    assert needed[0] <= 12
+    assert needed[0] < needed[1] < needed[2]
 
 
 @pytest.mark.parametrize("longest_s", [0.0, 60.0])
