@@ -1,11 +1,12 @@
-"""What the fixed tree costs a step against torch's own reduction, with two ranks.
+"""What the fixed tree, and layers on all ranks, cost a step against torch's own reduction.
 
     python bench/reduction.py [--millions 1 25] [--shards 2 8] [--times 3] [--steps 20]
 
-For models of so many million parameters with AdamW: the time of a step with ``reduction="ddp"``,
-and with ``reduction="tree"`` for each number of shards; one run of each in turn, in processes of
-their own. Printed: the median step of each run, as median (minimum, maximum) over the runs, how
-many times that of ``ddp`` it is, and the most memory that rank 0 had at any time.
+For models of so many million parameters with AdamW, on two ranks: the time of a step with
+``reduction="ddp"``, with ``"burst"`` and all layers on both ranks, and with ``"tree"`` for each
+number of shards; one run of each in turn, in processes of their own. Printed: the median step of
+each run, as median (minimum, maximum) over the runs, how many times that of ``ddp`` it is, and the
+most memory that rank 0 had at any time.
 """
 
 import argparse
@@ -30,7 +31,8 @@ data = [torch.randn(width) for _ in range(64)]
 with rota.train.session() as s:
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(4)))
     optimizer = torch.optim.AdamW(model.parameters())
-    model, optimizer = s.prepare(model, optimizer, reduction=reduction)
+    plan = {"plan": {}} if reduction == "burst" else {}
+    model, optimizer = s.prepare(model, optimizer, reduction=reduction, **plan)
     s.loader(data, batch_size=8, shards=int(shards))
     times = []
     for step in s.steps(int(steps) + 5):
@@ -53,7 +55,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
-    ways = [("ddp", 2), *(("tree", shards) for shards in options.shards)]
+    ways = [("ddp", 2), ("burst", 2), *(("tree", shards) for shards in options.shards)]
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as folder:
         script = Path(folder, "train.py")
         script.write_text(SCRIPT)
@@ -88,7 +90,7 @@ def show(millions: float, found: dict[tuple[str, int], list[tuple[float, float]]
     base = median(step_s for step_s, _ in found["ddp", 2])
     for (reduction, shards), runs in found.items():
         times = [step_s * 1e3 for step_s, _ in runs]
-        name = reduction if reduction == "ddp" else f"{reduction}, {shards} shards"
+        name = f"{reduction}, {shards} shards" if reduction == "tree" else reduction
         print(
             f"  {name:16}{median(times):8.1f} ms ({min(times):.1f}, {max(times):.1f})"
             f"{median(times) / base / 1e3:7.2f}x{median(m for _, m in runs) / 1e6:9.0f} MB"
