@@ -23,7 +23,7 @@ def submit(cluster, job_file, *changes):
     Returns the job's id, or the name of a search.
     """
     folder = cluster.base / "examples"
-    shutil.copytree(EXAMPLES, folder)
+    shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
     text = (folder / job_file).read_text()
     for short, shorter in zip(changes[::2], changes[1::2], strict=True):
         assert short in text
@@ -143,3 +143,32 @@ def test_the_examples_of_searches_find_something(make_cluster):
 
 def best_in(printed):
     return float(printed.partition("best val_acc ")[2].split()[0])
+
+
+def test_the_example_in_the_background_runs_in_the_gaps_of_the_one_with_a_plan(make_cluster):
+    cluster = make_cluster("fifo", 2)
+    front = submit(cluster, "burst.yaml", "1.05", "100.0", "--epochs 100", "--epochs 1000000")
+    until(lambda: "epoch 1 loss" in "".join(cluster.client.logs(front)), "it trains")
+    back = submit(cluster, "probe.yaml")
+    until(lambda: cluster.show(front)["filling"], "it has a gap")
+    assert cluster.show(front)["filling"]["with"] == [back]
+    assert cluster.show(back)["filling"]["with"] == [front]
+    for job in (back, front):
+        cluster.client.cancel(job)
+        cluster.ends(job, "CANCELLED")
+
+
+def test_the_example_for_the_background_probes_as_the_plain_one_does():
+    printed = [
+        subprocess.run(
+            [sys.executable, script, "--steps", "100"],
+            cwd=EXAMPLES,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for script in ("plain_probe.py", "rota_probe.py")
+    ]
+    assert printed[0] == printed[1]
+    assert printed[0].startswith("lr 0.0")
+    assert len(printed[0].splitlines()) == 2
