@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
+from rota.burst.planner import search
 from rota.burst.planner.costs import Costs, Network
-from rota.burst.planner.front import unbeaten
+from rota.burst.planner.front import WEIGHTS, unbeaten
 from rota.burst.planner.frontier import Timed
 from rota.burst.planner.frontier import unbeaten as timed_unbeaten
 from rota.burst.planner.plan import chained
@@ -77,6 +78,21 @@ def test_of_plans_that_differ_by_rounding_alone_the_cheaper_one_stays():
     assert unbeaten(figures, memory=False, width=False).tolist() == [1, 2]
     points = [Timed(None, *point) for point in zip(seconds, gpu_seconds, strict=True)]
     assert timed_unbeaten(points) == tuple(points[1:])
+
+
+def test_of_large_graphs_some_plans_are_kept_the_best_by_any_weight_among_them(monkeypatch):
+    chain = " ".join(a + b for a, b in pairwise("abcdefghijklmnopqrst"))
+    costs = Costs(graph(chain, seed=5), 12, 12, NETWORK)
+    exact = figures(unbeaten_plans(costs))
+    monkeypatch.setattr(search, "LEAST_POINTS", 20)
+    monkeypatch.setattr(search, "MOST_POINTS", 0)
+    found = figures(unbeaten_plans(costs))
+    assert len(found) < len(exact) / 2
+    assert found[:1] + found[-1:] == same(exact[:1] + exact[-1:])
+    for weight in WEIGHTS:
+        best = min(seconds + weight * gpu_seconds for seconds, gpu_seconds in exact)
+        kept = min(seconds + weight * gpu_seconds for seconds, gpu_seconds in found)
+        assert kept == pytest.approx(best, rel=1e-9)
 
 
 def test_sizes_are_all_divisors_of_the_batch():

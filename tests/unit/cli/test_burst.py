@@ -50,6 +50,26 @@ def test_a_page_has_the_timeline(rota, profile, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ({"forward_s": 0, "backward_s": 0}, "the layers of invented take no time; measure them"),
+        ({"forward_s": 1e300}, "times are numbers from 0 to 1e+09"),
+        ({"name": "a\x1b[31m"}, "it is a text of printable characters"),
+    ],
+)
+def test_a_profile_with_figures_that_mean_nothing_is_refused(rota, tmp_path, figure, message):
+    told = graph("").as_json()
+    told["layers"][0] |= {field: value for field, value in figure.items() if field == "name"}
+    for time in told["layers"][0]["times"]:
+        time |= {field: value for field, value in figure.items() if field != "name"}
+    path = tmp_path / "invented.json"
+    path.write_text(json.dumps(told))
+    code, out, err = rota("burst", "plan", str(path), "--gpus", "2")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         (("nowhere.json", "--gpus", "2"), "nowhere.json: No such file"),

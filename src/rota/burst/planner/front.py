@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 SECONDS, GPU_SECONDS, BYTES, GPUS = range(4)
 SAME = 1e-12  # part of a figure below which two sums of the same numbers may differ
+WEIGHTS = np.geomspace(1e-4, 1e2, 200)
 CHUNK = 1 << 20  # points that are looked at together
 
 
@@ -121,6 +122,22 @@ def _merged(
     named = np.hstack([rows, *(each for _, each in pending)])
     keep = unbeaten(figures, memory=memory_bytes is not None, width=width)
     return figures[:, keep], named[:, keep]
+
+
+def thinned(front: Front, most: int) -> Front:
+    """Some hundred more than ``most`` points at most: evenly chosen ones, and the best by weights.
+
+    The weights of GPU time are the same for all fronts. So of a sum of fronts the best points by
+    each weight are exact, however often fronts are thinned.
+    """
+    if len(front) <= most:
+        return front
+    assert front.rows is not None
+    even = np.linspace(0, len(front) - 1, most).round().astype(np.int64)
+    seconds, gpu_seconds = front.figures[[SECONDS, GPU_SECONDS]]
+    weighted = (seconds + WEIGHTS[:, None] * gpu_seconds).argmin(axis=1)
+    kept = np.unique(np.concatenate([even, weighted, front.figures.argmin(axis=1)]))
+    return Front(front.figures[:, kept], front.parts, front.rows[:, kept])
 
 
 def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from rota.burst.planner.structure import Structure
 from rota.burst.planner.timeline import timeline
 from rota.errors import InputError
 
-MOST_TIMED = 1500
+MOST_TIMED, MOST_TIMED_LAYERS = 1500, 200_000
 
 
 class Timed(NamedTuple):
@@ -31,7 +31,9 @@ class Frontier:
     where branches run side by side, times are those of the timelines, and plans that prove beaten
     are left out. Looked at are the unbeaten plans with branches side by side and without, those
     where all reductions are hidden, and data parallelism on each number of GPUs; of more than
-    ``MOST_TIMED`` plans, with overlap, as many that lie evenly among them.
+    ``MOST_TIMED`` plans, with overlap, as many that lie evenly among them; fewer of graphs with
+    hundreds of layers. Of graphs with more than some hundred sizes to decide the search keeps some
+    plans of each part alone, and the frontier is near the exact one.
 
     ``tangled`` names layers that share a size because they are too entangled to have their own.
     Raises InputError if nothing fits into memory.
@@ -54,7 +56,8 @@ class Frontier:
                 hidden_reductions=True,
             )
             plans += unbeaten_plans(hiding, structure, side_by_side=False)
-            plans = plans[:: -(-len(plans) // MOST_TIMED)]
+            most = max(1, min(MOST_TIMED, MOST_TIMED_LAYERS // len(costs.graph.layers)))
+            plans = plans[:: -(-len(plans) // most)]
         looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}
         self.points = unbeaten(self.timed(plan) for plan in looked_at.values())
 

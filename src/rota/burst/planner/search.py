@@ -19,12 +19,14 @@ from rota.burst.planner.front import (
     best,
     in_turn,
     point,
+    thinned,
     unbeaten,
 )
 from rota.burst.planner.plan import Group, Plan
 from rota.burst.planner.structure import Branches, Decision, Piece, Structure, Transfer
 from rota.errors import InputError
 
+LEAST_POINTS, MOST_POINTS = 500, 200_000_000
 Sizes = dict[int, int]  # size of each variable that has one
 Away = tuple[bool, bool]  # is the fork, and is the join, on other GPUs than the piece
 
@@ -54,9 +56,19 @@ def unbeaten_plans(
     return [search.plan(front, int(row)) for row in rows]
 
 
+def most_points(variables: int) -> int:
+    """How many plans are kept of a part of a graph that has so many sizes to decide.
+
+    There are about as many unbeaten ones as the square of the number of layers has. All are kept
+    of up to some hundred sizes; of more, some that lie evenly among them.
+    """
+    return max(LEAST_POINTS, MOST_POINTS // variables**2)
+
+
 class _Search:
     def __init__(self, costs: Costs, structure: Structure, side_by_side: bool) -> None:
         self._costs, self._structure, self._side_by_side = costs, structure, side_by_side
+        self._most = most_points(len(structure.members))
         self._known: dict[tuple[int, tuple[int, ...], Away], Front] = {}
         self._nodes = {
             (variable, size): self._node(variable, size)
@@ -145,7 +157,7 @@ class _Search:
             single = in_turn([front for front in fronts if front.rows is None])
             others = [front for front in fronts if front.rows is not None]
             parts.append(Part(single, self._after(others, width=width)))
-        return best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
+        return self._best(parts, width=width)
 
     def _branches(self, piece: Branches, sizes: Sizes, away: Away) -> Front:
         """Pieces from one fork to one join, each beside those before it or after them."""
@@ -158,14 +170,16 @@ class _Search:
                 parts.append(Part(made, self._front(each, sizes, (True, True)), beside=True))
             last = at == len(piece.bodies) - 1
             width = counted or (self._side_by_side and not last)
-            made = best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
+            made = self._best(parts, width=width)
         return made
+
+    def _best(self, parts: Sequence[Part], *, width: bool) -> Front:
+        costs = self._costs
+        return thinned(best(parts, costs.gpus, costs.memory_bytes, width=width), self._most)
 
     def _after(self, fronts: Sequence[Front], *, width: bool) -> Front:
         """The fronts' plans one after another."""
         made = fronts[0] if fronts else NOTHING
         for front in fronts[1:]:
-            made = best(
-                [Part(made, front)], self._costs.gpus, self._costs.memory_bytes, width=width
-            )
+            made = self._best([Part(made, front)], width=width)
         return made
