@@ -81,6 +81,7 @@ class Sad(CpuStage):
         super().__init__(floor=floor, period_s=period_s)
         self.residents = Residents()
         self.looks: dict[int, float] = {}  # row -> when to look at it, as in its mark
+        self.on_trial: set[int] = set()  # rows with a trial in their mark
         self.members: dict[int, tuple[tuple[CoreTime, ...], Member]] = {}  # and what it has told
         # The first of nodes that were apportioned, and by what: the same has the same outcome.
         self.settled: dict[int, Settled] = {}
@@ -105,14 +106,21 @@ class _Assignment:
         self.why: dict[int, str] = {}
         self.probes: dict[int, tuple[Probe, ...]] = {}
         if self.residents.is_new:
-            self.looks.clear()
-            self.stage.members.clear()
-            self.stage.settled.clear()
-            for key, mark in self.marks.items():
-                if key.startswith(NODE):
-                    self.touched.add(int(key.removeprefix(NODE)))
-                elif key.isdigit() and mark["look"] is not None:
-                    self.looks[int(key)] = mark["look"]
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Make the indexes anew, from the marks."""
+        stage = self.stage
+        for index in (stage.looks, stage.on_trial, stage.members, stage.settled):
+            index.clear()
+        for key, mark in self.marks.items():
+            if key.startswith(NODE):
+                self.touched.add(int(key.removeprefix(NODE)))
+            elif key.isdigit():
+                if mark["look"] is not None:
+                    stage.looks[int(key)] = mark["look"]
+                if mark["trial"]:
+                    stage.on_trial.add(int(key))
 
     def made(self) -> CpuPlan:
         due = self._due()
@@ -142,6 +150,7 @@ class _Assignment:
                 self.changes[ROUND] = now_s
             for row in self.stage.members.keys() - residents.place.keys():
                 del self.stage.members[row]
+            self.stage.on_trial &= residents.place.keys()
         self._look_at(self.touched)
         for node in sorted(self.touched):
             occupants = self._occupants(node)
@@ -284,6 +293,10 @@ class _Assignment:
             self.looks.pop(row, None)
         else:
             self.looks[row] = mark["look"]
+        if mark["trial"]:
+            self.stage.on_trial.add(row)
+        else:
+            self.stage.on_trial.discard(row)
 
     def _member(self, row: int, phase: str) -> Member:
         view, place = self.view, self.residents.place[row]
@@ -514,13 +527,12 @@ class _Assignment:
 
     def _is_tried_elsewhere(self, member: Member) -> bool:
         """True if a job of its kind is on trial."""
-        signature = self.view.signature(member.row)
-        for row in self.looks:
-            mark = self.changes.get(str(row)) or self.marks.get(str(row))
-            on_trial = row != member.row and mark and mark["trial"]
-            if on_trial and signature and self.view.signature(row) == signature:
-                return True
-        return False
+        view, place = self.view, self.residents.place
+        signature = view.signature(member.row)
+        return bool(signature) and any(
+            row != member.row and row in place and view.signature(row) == signature
+            for row in self.stage.on_trial
+        )
 
 
 def all_gain(claims: list[CoreClaim], old: list[int], new: list[int]) -> bool:

@@ -345,6 +345,20 @@ class TestTrials:
         cluster.wakes_until(40.0)  # it is looked at after 30 s
         assert cluster.state.target_cpus == {0: 7000, 1: 1000}
 
+    @pytest.mark.parametrize(("models", "most"), [(("a", "a"), 1), (("a", "b"), 2), (("", ""), 2)])
+    def test_of_a_kind_one_job_is_tried_at_a_time_on_all_nodes(self, models, most):
+        cluster = Cluster(None, None, FLAT, FLAT, nodes=((2, 8), (2, 8)))
+        for row, model in enumerate(models):
+            cluster.state.spec[row] = cluster.state.spec[row]._replace(model=model)
+            cluster.knows(row, CpuDemand({"": 0.0}, 0.2), counts=(4,))
+        cluster.decide(on_node(0, 1), on_node(1, 1), on_node(0, 2), on_node(1, 2))
+        at_once = []
+        while (at_s := cluster.state.wake_at_s) is not None and at_s <= 150.0:
+            cluster.decide(at=at_s)
+            marks = cluster.state.stage_marks["cpus"]
+            at_once.append(sum(bool(marks[str(row)]["trial"]) for row in (0, 1)))
+        assert max(at_once) == most
+
     def test_a_known_kind_is_not_tried(self):
         cluster = Cluster(HUNGRY, FLAT, nodes=((2, 8),))
         cluster.knows(0, HUNGRY, counts=(1, 2, 4, 7))
