@@ -438,9 +438,13 @@ class SlowdownFeedback:
             self._recent[segment] = recent_s + weight * (last_s - recent_s)
 
     def _price(self, segment: int) -> float:
-        """What a second of a piece in that segment costs the foreground, in seconds."""
+        """What a second of a piece in that segment costs the foreground, in seconds.
+
+        As long as little is known of the segment it is the price in all, and at first 1.
+        """
         prior_s = PRIOR_STEPS * self._rate * self._footing.bench.step_s
-        price = (prior_s + self._cost_s[segment]) / (prior_s + self._ran_s[segment])
+        price = (prior_s + sum(self._cost_s)) / (prior_s + sum(self._ran_s))
+        price = (prior_s * price + self._cost_s[segment]) / (prior_s + self._ran_s[segment])
         return min(max(price, LOWEST_PRICE), 1.0)
 
     def _reprice(self, over_s: float, steps: int, launched: list[Launched]) -> None:
