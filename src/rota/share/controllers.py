@@ -245,17 +245,24 @@ class SlowdownFeedback:
     That alone does not keep a limit: short excesses add up, and a piece may be longer than what
     the limit leaves. So there is a budget over whole steps. Each step gives ``0.8 * (limit - 1)``
     of a usual step; a piece is launched if its usual time, at the price that such pieces turned out
-    to have, is left in what this step gives *and* in what all steps have left so far; a finished
+    to have, is left in what this step gives *and* in what all steps have left so far. A finished
     step pays what it took longer than usual, at most twice the time of the pieces in it (the rest
-    was not theirs). A wait costs a piece's time past the end that the wait usually has; one that is
-    overdue is expected to last as long again as it is overdue. So mean and 95th percentile of
-    the steps' slowdown stay within the limit by construction, but for one piece per step whose time
-    or price was not foreseen; what it took is paid back, and where the limit was passed in a
-    step, no more is launched until such steps are one in 30. A piece that no single step can pay
-    for has its turn when enough is saved, in one of 30 steps. Where the foreground's steps vary by
-    themselves, a step passes the limit if it is longer than the limit times a long one alone.
+    was not theirs), and gets back what it took less, at most their time: steps vary by themselves.
+    A price is what the last 32 steps with pieces in a segment paid for a second of them. A wait
+    costs a piece's time past the end that the wait usually has; one that is overdue is expected to
+    last as long again as it is overdue. So mean and 95th percentile of the steps' slowdown stay
+    within the limit by construction, but for one piece per step whose time or price was not
+    foreseen; what it took is paid back, and where the limit was passed in a step, no more is
+    launched until such steps are one in 30. A piece that no single step can pay for has its turn
+    when enough is saved, in one of 30 steps.
 
-    One step of 32 is left to the foreground, and tells how long it takes alone: it may change.
+    Where the foreground's steps vary by themselves, a step passes the limit if it is longer than
+    the limit times a long one alone, and may do so as often as steps alone do, and one in 30. A
+    segment is slowed if it is longer than usual by four mean deviations and pieces ran in the step;
+    steps without pieces let it recover soon.
+
+    One step of 32 is left to the foreground, and one of 8 while its mean is not precise: they tell
+    how long a step takes alone, which may change.
     ``waits`` are the segments in which the device is idle: on a GPU also LOAD.
     """
 
@@ -403,8 +410,8 @@ class SlowdownFeedback:
             self._own_rate += weight * (long - self._own_rate)
         self._slow(finished, alone)
         over_s = (finished.step_s - bench.step_s) * steps
-        theirs_s = 2 * _device_s(self._launched)
-        paid_s = min(max(over_s, -theirs_s), theirs_s)
+        theirs_s = _device_s(self._launched)
+        paid_s = min(max(over_s, -theirs_s), 2 * theirs_s)
         gain_s = self._rate * bench.step_s
         self._saved_s = min(self._saved_s + gain_s * steps - paid_s, SAVED_STEPS * gain_s)
         most = 1.0 + 2 * RARE * self._own_rate
