@@ -4,6 +4,7 @@ A point of a front has four figures: seconds, GPU-seconds, bytes on the fullest 
 that are in use at once. It remembers of which points of which fronts it is made.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -146,8 +147,8 @@ def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:
     order = np.lexsort([*figures[counted[::-1]], figures[SECONDS]])
     if not order.size:
         return order
-    if memory:
-        return _staircase(figures[counted], order)
+    if memory and not width:
+        return order[_falling_both(figures[GPU_SECONDS][order], figures[BYTES][order])]
     if not width:
         kept = order[_falling(figures[GPU_SECONDS][order])]
         seconds = figures[SECONDS][kept]
@@ -155,10 +156,11 @@ def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:
         return kept[later]  # of equally fast ones the last, which costs least
     keep = np.zeros(order.size, dtype=bool)
     gpus = figures[GPUS][order]
-    cost = figures[GPU_SECONDS][order]
+    cost, held = figures[GPU_SECONDS][order], figures[BYTES][order]
     for level in set(gpus.tolist()):
         within = np.flatnonzero(gpus <= level)
-        good = within[_falling(cost[within])]
+        falls = _falling_both(cost[within], held[within]) if memory else _falling(cost[within])
+        good = within[falls]
         keep[good[gpus[good] == level]] = True
     return order[keep]
 
@@ -171,14 +173,18 @@ def _falling(cost: Array) -> NDArray[np.bool_]:
     return keep
 
 
-def _staircase(costs: Array, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The columns in ``order`` of which no earlier one is at most as high in every row."""
-    kept: list[int] = []
-    lowest = np.empty((len(costs), order.size))
-    for index in order:
-        mine = costs[:, index]
-        earlier = lowest[:, : len(kept)]
-        if not (earlier <= (mine * (1.0 + SAME))[:, None]).all(axis=0).any():
-            lowest[:, len(kept)] = mine
-            kept.append(int(index))
-    return np.array(kept, dtype=np.int64)
+def _falling_both(cost: Array, held: Array) -> NDArray[np.bool_]:
+    """True where no value before is at most as high in both figures, but for what sums lose."""
+    costs: list[float] = []  # of the lowest so far, rising; what they hold falls
+    holds: list[float] = []
+    keep = np.zeros(cost.size, dtype=bool)
+    for index, (one, other) in enumerate(zip(cost.tolist(), held.tolist(), strict=True)):
+        lower = bisect_right(costs, one * (1.0 + SAME))
+        if lower and holds[lower - 1] <= other * (1.0 + SAME):
+            continue
+        keep[index] = True
+        first = last = bisect_left(costs, one)
+        while last < len(holds) and holds[last] >= other:
+            last += 1
+        costs[first:last], holds[first:last] = [one], [other]
+    return keep

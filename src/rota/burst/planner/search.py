@@ -56,19 +56,20 @@ def unbeaten_plans(
     return [search.plan(front, int(row)) for row in rows]
 
 
-def most_points(variables: int) -> int:
+def most_points(variables: int, *, memory: bool) -> int:
     """How many plans are kept of a part of a graph that has so many sizes to decide.
 
-    There are about as many unbeaten ones as the square of the number of layers has. All are kept
-    of up to some hundred sizes; of more, some that lie evenly among them.
+    There are about as many unbeaten ones as the square of the number of layers has, and more where
+    memory counts. All are kept of up to some hundred sizes (some thirty where memory counts); of
+    more, some that lie evenly among them.
     """
-    return max(LEAST_POINTS, MOST_POINTS // variables**2)
+    return max(LEAST_POINTS, MOST_POINTS // (10 if memory else 1) // variables**2)
 
 
 class _Search:
     def __init__(self, costs: Costs, structure: Structure, side_by_side: bool) -> None:
         self._costs, self._structure, self._side_by_side = costs, structure, side_by_side
-        self._most = most_points(len(structure.members))
+        self._most = most_points(len(structure.members), memory=costs.memory_bytes is not None)
         self._known: dict[tuple[int, tuple[int, ...], Away], Front] = {}
         self._nodes = {
             (variable, size): self._node(variable, size)
