@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, isfinite, log
+from math import exp, log
 
 from rota.model.allocation import Allocation
 from rota.model.measured.reports import CoreTime
 from rota.model.view import View
-from rota.predict.core_points import CorePoint
+from rota.predict.core_points import CorePoint, usable
 from rota.predict.cpu_demand import CoreFit, fit
 
 GRAIN = 0.01  # of logarithms of step times: smaller changes of a mean call for no new fit
@@ -25,16 +25,17 @@ def gpu_type_of(view: View, place: Allocation) -> str:
 
 @lru_cache(maxsize=4096)
 def points_of(times: tuple[CoreTime, ...], gpus: int) -> Points:
-    """The known step times of a job with so many GPUs, rounded, by the cores for each of them."""
-    return tuple(
-        CorePoint(each.millicores / (1000 * gpus), _rounded(each.step_s), each.gpu_type)
-        for each in times
+    """The step times of a job with so many GPUs, rounded, by the cores for each of them.
+
+    Those that can't be are left out.
+    """
+    known, _ = usable(
+        CorePoint(each.millicores / (1000 * gpus), each.step_s, each.gpu_type) for each in times
     )
+    return tuple(each._replace(step_s=_rounded(each.step_s)) for each in known)
 
 
 def _rounded(step_s: float) -> float:
-    if not (isfinite(step_s) and step_s > 0):
-        return step_s  # left out by whoever fits a curve
     return float(f"{exp(round(log(step_s) / GRAIN) * GRAIN):.6g}")
 
 

@@ -26,6 +26,7 @@ from rota.model.measured.reports import CoreTime
 from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.cpus.sad import Sad
+from rota.policy.cpus.trials import Trial
 from rota.predict.cpu_demand import CpuDemand
 from rota.testing.builders import job
 from support.places import Places
@@ -338,6 +339,16 @@ class TestTrials:
             cluster.decide(*gpus(2))
             cluster.wakes_until(50_000.0)
             assert 0 not in cluster.state.notes.probes
+
+    @pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan"), float("inf"), 1e-300])
+    def test_nonsense_among_what_a_job_tells_is_left_out_of_trials(self, step_s):
+        cluster = Cluster(None, FLAT, nodes=((2, 8),))
+        wrong, right = CoreTime("", 4000, step_s), CoreTime("", 3000, 0.05)
+        cluster.told.core_times = lambda row, *asked: (right, wrong) if row == 0 else ()
+        cluster.decide(*gpus(2))
+        cluster.wakes_until(64.0)
+        trial = Trial(*cluster.state.stage_marks["cpus"]["0"]["trial"])
+        assert (trial.millicores, trial.lasts_s) == (4000, pytest.approx(25 * 0.05, rel=0.01))
 
     def test_a_job_that_tells_how_long_it_still_takes_is_tried_at_once(self):
         cluster = self.of_one()
