@@ -372,10 +372,6 @@ class View:
         """A copy of the GPUs that the plan so far leaves free."""
         return self._state.assumed.copy()
 
-    def free_for_background(self) -> FreeGpus:
-        """A copy of the GPUs to which the last plan gives no background job."""
-        return self._state.assumed_background.copy()
-
     def fill_measured(self, row: int) -> FillMeasured | None:
         """What was measured last of a background job; None before the first time."""
         return self._state.fill_measured.get(row)
