@@ -32,7 +32,7 @@ from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.policy.base import Policy
-from rota.policy.fill.settings import Fill
+from rota.policy.fill.settings import fill_stage
 from rota.policy.information import DECLARED, HISTORY, INFORMATION, NONE, information_of
 from rota.sim.cores import CatalogCores
 from rota.sim.fills import Gaps
@@ -172,7 +172,7 @@ class PolicyContract:
         sims = []
         for each in (jobs, both):
             policy = self.policy()
-            policy.fill = Fill()
+            policy.fill = fill_stage({})
             # What jobs tell of cores is drawn by row, and rows are others among background jobs.
             truth: Any = {"gaps": Gaps(cost=0.0), "cpus": CatalogCores(noise=0.0)}
             sims.append(simulation(each, policy, costs=costs, **truth))
@@ -184,7 +184,7 @@ class PolicyContract:
     @pytest.mark.parametrize("seed", SEEDS[:1])
     def test_background_jobs_leave_lost_and_closed_nodes(self, seed: int) -> None:
         policy = self.policy()
-        policy.fill = Fill()
+        policy.fill = fill_stage({})
         jobs = with_background(random_trace(seed, max_gpus=4), seed)
         sim = simulation(jobs, policy, "3x4", SLOW)
         chance, state = random.Random(seed), sim.state

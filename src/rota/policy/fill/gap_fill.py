@@ -8,8 +8,8 @@ left alone for a pause that doubles each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 from math import isfinite
 from typing import Any
 
@@ -38,7 +38,7 @@ from rota.policy.fill.seating import (
     pays,
     where,
 )
-from rota.policy.fill.stage import PAUSE_S, TRIAL_S, FillStage
+from rota.policy.fill.stage import FillStage
 from rota.policy.fill.trial import (
     ALONE,
     KEPT,
@@ -68,7 +68,7 @@ class GapFill(FillStage):
     tried beside anybody (``calm_s``).
     """
 
-    def __init__(self, *, trial_s: float = TRIAL_S, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, *, trial_s: float, pause_s: float) -> None:
         self.trial_s = trial_s
         self.pause_s = pause_s
         self._residents = Residents()
@@ -312,7 +312,7 @@ class _Filling:
         seats = [Seat(row, view.attained_s(row), self.gap[row]) for row in stayed]
         seats.sort(key=lambda seat: (-seat.attained_s, -seat.row))
         for number, row in enumerate(waiting):
-            found = longest_served(seats, view.attained_s(row), self._takes(row))
+            found = longest_served(seats, view.attained_s(row), partial(self._new_refusal, row))
             if found is None:
                 left.append(row)
                 continue
@@ -330,9 +330,6 @@ class _Filling:
             if not self._finds_gap(seat.row):
                 left.append(seat.row)
         return left
-
-    def _takes(self, row: int) -> Callable[[Gap], bool]:
-        return lambda gap: self._new_refusal(row, gap) is None
 
     def _move(self, row: int) -> None:
         """Move the job if it gets nothing where it is, or if it would get much more elsewhere."""
@@ -376,7 +373,8 @@ class _Filling:
                 reasons[row] = reason
             why[row] = LATER
             if number < MOST_TOLD:
-                why[row] = waiting_text(view, self.open, self.taken, self._whys(row))
+                refusal = partial(self._new_refusal, row)
+                why[row] = waiting_text(view, self.open, self.taken, refusal)
         wake_at_s = min((at for at in map(to_instant, self.wakes) if at > view.now_s), default=None)
         changes = self._changes()
         told = why, self.probes, self.told_undone
@@ -391,9 +389,6 @@ class _Filling:
                 self.wakes.append(refused.again_s)
                 found = found or refused.is_undone
         return found
-
-    def _whys(self, row: int) -> Callable[[Gap], Refusal | None]:
-        return lambda gap: self._new_refusal(row, gap)
 
     def _changes(self) -> dict[str, Any]:
         """The marks of this decision that are not those of before."""

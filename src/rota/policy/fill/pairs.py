@@ -6,7 +6,7 @@ before what is known of their kinds, and ends with the background job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -66,11 +66,6 @@ class Pairs:
         key = self._key(row, other)
         kind = None if key is None else self.changes.get(key, self._marks.get(key))
         return None if kind is None else Pair(*kind)
-
-    def again_s(self, row: int, beside: Iterable[int], mark: Mapping[str, Any]) -> float:
-        """When the job may be tried beside all of these; NEVER if it always may."""
-        pairs = (self.of(row, other, mark) for other in beside)
-        return max((pair.again_s for pair in pairs if pair is not None), default=NEVER)
 
     def keep(
         self, row: int, other: int, mark: Mapping[str, Any], slowdown: float, harvest: float

@@ -62,18 +62,19 @@ class Seat(NamedTuple):
 
 
 def longest_served(
-    seats: Iterable[Seat], attained_s: float, takes: Callable[[Gap], bool]
+    seats: Iterable[Seat], attained_s: float, refusal: Callable[[Gap], object]
 ) -> tuple[Seat, float] | None:
     """The seat of which a job that has run ``attained_s`` is to have the place; None: of nobody.
 
-    It is the first that the job can take of ``seats``, where those that have run longest come
-    first. With it come the seconds which that job still has: 0 if its turn is over.
+    It is the first of ``seats``, where those that have run longest come first, without a
+    ``refusal`` of its gap. With it come the seconds which that job still has: 0 if its turn is
+    over.
     """
     for seat in seats:
         left_s = TURN_S - (seat.attained_s - attained_s)
         if left_s >= TURN_S:
             return None  # it has run no longer than the one that waits, nor have the others
-        if takes(seat.gap):
+        if refusal(seat.gap) is None:
             return seat, 0.0 if left_s <= NOISE_S else left_s
     return None
 

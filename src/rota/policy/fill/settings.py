@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PolicySettingError
 from rota.policy.base import Setting, one_of, pause_s, turn_s
-from rota.policy.fill.stage import PAUSE_S, TRIAL_S, FillStage
+from rota.policy.fill.stage import FillStage
 
 if TYPE_CHECKING:
     from rota.model.plan import FillPlan, Plan
@@ -22,13 +22,13 @@ FILL_SETTINGS = {
     ),
     "fill_trial_s": Setting(
         turn_s,
-        TRIAL_S,
+        30.0,
         "Seconds for which a foreground job's steps must be within its limit for a background job "
         "to be kept beside it.",
     ),
     "fill_pause_s": Setting(
         pause_s,
-        PAUSE_S,
+        600.0,
         "Seconds before a background job is tried again beside a foreground job that it slowed "
         "beyond its limit; doubled each time.",
     ),
@@ -38,7 +38,7 @@ FILL_SETTINGS = {
 class Fill(FillStage):
     """The stage for background jobs, imported when it is asked first: most runs have none."""
 
-    def __init__(self, *, trial_s: float = TRIAL_S, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, *, trial_s: float, pause_s: float) -> None:
         self._stage: FillStage | None = None
         self._trial_s, self._pause_s = trial_s, pause_s
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from rota.model.plan import FillPlan, Plan
 from rota.model.view import View
 
-# How long foregrounds must be within their limits for a pair to be kept, and the first pause of one
-# that is undone.
-TRIAL_S, PAUSE_S = 30.0, 600.0
-
 
 class FillStage:
     """The base class of every stage for background jobs: asked after the policy, at each decision.

@@ -60,5 +60,5 @@ TURNS = {
 @pytest.mark.parametrize("case", TURNS)
 def test_a_job_that_waits_has_the_place(case):
     attained_s, gpus, expected = TURNS[case]
-    found = longest_served(SEATS, attained_s, lambda gap: gap.gpu in gpus)
+    found = longest_served(SEATS, attained_s, lambda gap: None if gap.gpu in gpus else "no")
     assert (found and (found[0].row, found[1])) == expected

@@ -3,7 +3,6 @@
 import pytest
 
 from rota.errors import PolicySettingError
-from rota.policy.fill.gap_fill import GapFill
 from rota.policy.registry import again, create
 
 
@@ -14,9 +13,8 @@ def test_background_jobs_are_placed_unless_that_is_off():
     assert again(create("pollux")).fill is not None
 
 
-def test_the_defaults_are_those_of_the_stage_and_no_part_of_the_identity():
-    stage, given = GapFill(), create("fifo", {"fill_trial_s": "30", "fill_pause_s": "600"})
-    assert (stage.trial_s, stage.pause_s) == (30.0, 600.0)
+def test_defaults_are_no_part_of_the_identity():
+    given = create("fifo", {"fill_trial_s": "30", "fill_pause_s": "600"})
     assert given.identity == "fifo"
     assert create("fifo", {"fill_trial_s": "10"}).identity == "fifo fill_trial_s=10.0"
 

@@ -4,7 +4,7 @@ import pytest
 
 from rota.model.events import DecisionTaken, FillMeasured
 from rota.model.job import MAX_SLOWDOWN, JobState, Share
-from rota.policy.fill.stage import TRIAL_S
+from rota.policy.fill.settings import FILL_SETTINGS
 from rota.policy.fill.trial import SLACK
 from rota.policy.registry import create
 from rota.sim.fills import Gaps
@@ -44,7 +44,7 @@ def test_background_work_gets_done_and_foregrounds_stay_within_their_limits(name
 
 @pytest.mark.parametrize("name", ["fifo", "gandiva", "tiresias", "pollux"])
 def test_an_antagonist_is_undone_within_the_time_of_a_probe(name):
-    state = simulated(create(name), probe_s=TRIAL_S / 2).state
+    state = simulated(create(name), probe_s=FILL_SETTINGS["fill_trial_s"].default / 2).state
     hog = next(row for row, spec in enumerate(state.spec) if spec.model == HOG)
     place, undone, beyond = None, 0, None
     for event in state.log:
