@@ -48,14 +48,14 @@ class Watched(NamedTuple):
 
     sizes: tuple[int, ...]
     observations: Observations
-    predicted: Sequence[float | None] | None
+    predicted: Sequence[float | None]
     wish: int
     calm: bool
 
     def claim(self) -> Claim:
         """Value of each size to the job, up to the size that it wants."""
         sizes = [size for size in self.sizes if size <= self.wish]
-        if self.predicted is not None and covers(self.predicted, sizes):
+        if covers(self.predicted, sizes):
             return claim(sizes, PlannedCurve(self.observations, self.predicted).rate)
         if len(self.observations.sizes) > 1:
             return claim(sizes, fit_curve(self.observations).rate)
@@ -155,7 +155,7 @@ class Elastic(Policy):
                     observations.add(size, Throughput(max(1, steps), rate, 0.0))
         left = inf if pace is None or pace.left is None else pace.left
         wish, memory, planned = size, mark["scaler"], view.burst_planned(row)
-        predicted = planned.step_s if planned is not None else None
+        predicted = planned.step_s if planned is not None else ()
         if observations.workers == size and observations.steps:
             job = Observed(observations, view.now_s - view.submit_s[row], left, predicted)
             choice = self._scaler(view, row, sizes, left).choose(job, memory)

@@ -25,16 +25,14 @@ class Comparison:
         observations: Observations,
         outlook: Outlook,
         confidence: float,
-        predicted: Sequence[float | None] | None = None,
+        predicted: Sequence[float | None] = (),
     ) -> None:
         self.condition, self.sizes, self.outlook = condition, sizes, outlook
         self.measured = observations
         self.confidence = confidence
-        self.predicted = predicted is not None and covers(predicted, sizes)
+        self.predicted = covers(predicted, sizes)
         self.curve: ScalingCurve | PlannedCurve = (
-            PlannedCurve(observations, predicted)
-            if predicted is not None and self.predicted
-            else fit_curve(observations)
+            PlannedCurve(observations, predicted) if self.predicted else fit_curve(observations)
         )
 
     @cached_property

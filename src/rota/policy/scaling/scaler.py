@@ -16,13 +16,13 @@ class Observed(NamedTuple):
 
     It has the job's measurements, the seconds since its start, the samples it still has to train
     on (infinite if unknown), and the seconds of a step with 1, 2, ... workers as its program
-    predicts them, None where it does not.
+    predicts them, None where it does not; empty if it predicts none.
     """
 
     observations: Observations
     elapsed_s: float = 0.0
     remaining_samples: float = inf
-    predicted: Sequence[float | None] | None = None
+    predicted: Sequence[float | None] = ()
 
     @property
     def workers(self) -> int:

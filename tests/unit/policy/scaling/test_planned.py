@@ -63,14 +63,14 @@ def test_a_job_goes_to_the_best_predicted_size_at_once():
 
 
 def test_without_a_prediction_it_has_to_look_for_that_size():
-    visited, _ = search(FitScaler(SIZES, min_steps=3), PREDICTED, predicted=None)
+    visited, _ = search(FitScaler(SIZES, min_steps=3), PREDICTED, predicted=())
     assert len(visited) > 2
 
 
 @pytest.mark.parametrize("predicted", [(8.0, 5.0), (8.0, None, *PREDICTED[2:])])
 def test_a_prediction_that_lacks_a_size_is_passed_over(predicted):
     scaler = FitScaler(SIZES, min_steps=3)
-    assert search(scaler, PREDICTED, predicted) == search(scaler, PREDICTED, None)
+    assert search(scaler, PREDICTED, predicted) == search(scaler, PREDICTED, ())
 
 
 def test_a_job_comes_back_from_a_size_that_proves_worse_than_predicted():
@@ -93,4 +93,4 @@ def test_predictions_for_which_steps_are_twice_as_long_everywhere_change_nothing
 
 def test_the_published_probe_goes_by_what_it_has_run_alone():
     scaler = ProbeScaler(SIZES, min_steps=3)
-    assert search(scaler, PREDICTED) == search(scaler, PREDICTED, None)
+    assert search(scaler, PREDICTED) == search(scaler, PREDICTED, ())
