@@ -4,20 +4,18 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from rota.errors import InputError, did_you_mean
-from rota.model.layer_graph import FORMAT, Layer, LayerGraph, LayerTime, Network
+from rota.model.layer_graph import FORMAT, MOST_S, Layer, LayerGraph, LayerTime, Network
 from rota.workload.readers.files import read_bytes
 
 MAX_BYTES = 64 << 20
-FIELDS = {
-    *("format", "version", "model", "bytes_per_value", "bytes_per_parameter", "network", "layers")
-}
-LAYER_FIELDS = {*Layer._fields}
+# By field the function that gives its value, or raises ValueError with what it should be.
+Checks = dict[str, Callable[[Any], Any]]
 
 
 def read_layer_profile(path: str | Path) -> LayerGraph:
@@ -43,95 +41,47 @@ def _from_json(text: str, name: str) -> LayerGraph:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"it is no JSON: {error}") from None
-    _only(found, FIELDS, "the profile")
-    if found.get("format") != FORMAT or found.get("version") != 1:
+    form, version = found.pop("format", None), found.pop("version", None)
+    if (form, version) != (FORMAT, 1):
         raise InputError(
-            f"format is {found.get('format')!r} and version {found.get('version')!r}; "
-            f"they are {FORMAT!r} and 1"
+            f"format is {_short(form)} and version {_short(version)}; they are {FORMAT!r} and 1"
         )
-    layers = found.get("layers")
-    if not isinstance(layers, list):
-        raise InputError("layers is no list; give a list of layers")
-    width = _field(found, "bytes_per_value", _whole, "the profile", 4)
-    return LayerGraph(
-        _field(found, "model", _text, "the profile", name),
-        [_layer(each, f"layer {at}") for at, each in enumerate(layers, 1)],
-        bytes_per_value=width,
-        bytes_per_parameter=_field(found, "bytes_per_parameter", _whole, "the profile", 3 * width),
-        network=_network(found.get("network")),
-    )
+    fields = _fields(found, PROFILE, ["layers"], "the profile")
+    layers = [_layer(each, at) for at, each in enumerate(fields.pop("layers"), 1)]
+    if (network := fields.get("network")) is not None:
+        fields["network"] = Network(**_fields(network, NETWORK, _needed(Network), "network"))
+    return LayerGraph(fields.pop("model", name), layers, **fields)
 
 
-def _network(found: Any) -> Network | None:
-    if found is None:
-        return None
-    _only(found, {*Network._fields}, "network")
-    network = Network(
-        _field(found, "bandwidth_bytes_s", _number, "network"),
-        _field(found, "latency_s", _number, "network"),
-        _field(found, "reduce_bandwidth_bytes_s", _number, "network", None),
-        _field(found, "reduce_latency_s", _number, "network", 0.0),
-    )
-    for field, value in network._asdict().items():
-        least = "above 0" if "bandwidth" in field else "at least 0"
-        if value is not None and not (0.0 < value < inf or (value == 0.0 and "latency" in field)):
-            raise InputError(f"network: {field} is {value:g}; it is {least}")
-    return network
+def _layer(found: Any, at: int) -> Layer:
+    name = found.get("name") if isinstance(found, dict) else None
+    where = f"layer {name if _is_text(name) else at}"
+    fields = _fields(found, LAYER, _needed(Layer), where)
+    times = (_fields(each, TIME, _needed(LayerTime), where) for each in fields.pop("times"))
+    return Layer(times=tuple(LayerTime(**each) for each in times), **fields)
 
 
-def _layer(found: Any, where: str) -> Layer:
-    _only(found, LAYER_FIELDS, where)
-    name = _field(found, "name", _text, where)
-    where = f"layer {name}"
-    return Layer(
-        name,
-        tuple(_time(each, where) for each in _field(found, "times", _list, where)),
-        tuple(_text(each) for each in _field(found, "inputs", _list_of_text, where, [])),
-        _field(found, "parameters", _whole, where, 0),
-        _field(found, "output_values", _whole, where, 0),
-        _field(found, "activation_values", _whole, where, 0),
-        _field(found, "keeps_size", _truth, where, False),
-        _field(found, "tied_to", _text, where, None),
-    )
+def _needed(kind: Any) -> list[str]:
+    return [field for field in kind._fields if field not in kind._field_defaults]
 
 
-def _time(found: Any, where: str) -> LayerTime:
-    _only(found, {*LayerTime._fields}, f"{where}, times")
-    return LayerTime(
-        _field(found, "batch", _whole, where),
-        _field(found, "forward_s", _number, where),
-        _field(found, "backward_s", _number, where),
-    )
-
-
-def _only(found: Any, known: set[str], where: str) -> None:
+def _fields(found: Any, checks: Checks, needed: Iterable[str], where: str) -> dict[str, Any]:
+    """The fields of a JSON object that are there, checked; null is as good as none."""
     if not isinstance(found, dict):
         raise InputError(f"{where} is {_short(found)}; it is an object with fields")
-    for field in found:
-        if field not in known:
-            hint = did_you_mean(field, known)
-            raise InputError(f"{where}: there is no field {field!r}{hint}")
-
-
-_NEEDED = object()
-
-
-def _field(
-    found: dict[str, Any],
-    field: str,
-    check: Callable[[Any], Any],
-    where: str,
-    default: Any = _NEEDED,
-) -> Any:
-    value = found.get(field)
-    if value is None:
-        if default is _NEEDED:
+    checked = {}
+    for field, value in found.items():
+        if field not in checks:
+            raise InputError(f"{where}: there is no field {field!r}{did_you_mean(field, checks)}")
+        if value is not None:
+            try:
+                checked[field] = checks[field](value)
+            except ValueError as error:
+                raise InputError(f"{where}: {field} is {_short(value)}; it is {error}") from None
+    for field in needed:
+        if field not in checked:
             raise InputError(f"{where}: {field} is missing; give it")
-        return default
-    try:
-        return check(value)
-    except ValueError as error:
-        raise InputError(f"{where}: {field} is {_short(value)}; it is {error}") from None
+    return checked
 
 
 def _whole(value: Any) -> int:
@@ -149,10 +99,26 @@ def _number(value: Any) -> float:
         raise ValueError("a number") from None
 
 
+def _bandwidth(value: Any) -> float:
+    if not 1.0 <= _number(value) < inf:
+        raise ValueError("a number of bytes per second, from 1 on")
+    return float(value)
+
+
+def _latency(value: Any) -> float:
+    if not 0.0 <= _number(value) <= MOST_S:
+        raise ValueError(f"a number of seconds, from 0 to {MOST_S:g}")
+    return float(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
+    if not _is_text(value):
         raise ValueError("a text of printable characters that is not empty")
-    return value
+    return str(value)
 
 
 def _truth(value: Any) -> bool:
@@ -167,12 +133,42 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _list_of_text(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(map(_is_text, value)):
         raise ValueError("a list of names of layers")
+    return tuple(value)
+
+
+def _any(value: Any) -> Any:
     return value
 
 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+PROFILE: Checks = {
+    "model": _text,
+    "bytes_per_value": _whole,
+    "bytes_per_parameter": _whole,
+    "network": _any,
+    "layers": _list,
+}
+NETWORK: Checks = {
+    "bandwidth_bytes_s": _bandwidth,
+    "latency_s": _latency,
+    "reduce_bandwidth_bytes_s": _bandwidth,
+    "reduce_latency_s": _latency,
+}
+LAYER: Checks = {
+    "name": _text,
+    "times": _list,
+    "inputs": _names,
+    "parameters": _whole,
+    "output_values": _whole,
+    "activation_values": _whole,
+    "keeps_size": _truth,
+    "tied_to": _text,
+}
+TIME: Checks = {"batch": _whole, "forward_s": _number, "backward_s": _number}

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rota.errors import InputError
+from rota.model.layer_graph import Network
 from rota.workload.layer_profiles import read_layer_profile
 
 CONV = 'conv2d{"in_channels":%d,"kernel_size":%s,"out_channels":%d,"padding":%s,"stride":1}'
@@ -115,10 +116,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_our_own_form_keeps_everything(read):
     graph = read(block(4, BRANCHES) + block(1, BRANCHES))
+    graph.network = Network(1e9, 2e-5, 5e8, 3e-5)
     again = read(json.dumps(graph.as_json()), "again.json")
     assert again.layers == graph.layers
     assert (again.name, again.bytes_per_value) == (graph.name, graph.bytes_per_value)
-    assert again.bytes_per_parameter == graph.bytes_per_parameter
+    assert (again.bytes_per_parameter, again.network) == (graph.bytes_per_parameter, graph.network)
 
 
 def profile(**fields):
@@ -132,7 +134,7 @@ def profile(**fields):
     ("found", "message"),
     [
         (profile() | {"version": 2}, "version 2"),
-        (profile() | {"layers": {}}, "layers is no list"),
+        (profile() | {"layers": {}}, r"layers is \{\}; it is a list"),
         (profile() | {"layers": []}, "a profile has 1 to 10000 layers, and not 0"),
         (profile() | {"layer": 1}, r"there is no field 'layer' \(did you mean 'layers'\?\)"),
         (profile() | {"bytes_per_value": 0}, "bytes_per_value is 0"),
@@ -141,8 +143,9 @@ def profile(**fields):
         (profile(name="c"), "layer b: there is no input 'a'"),
         (profile(inputs=["b"]), "layer a: its input b comes later"),
         (profile(inputs="b"), "layer a: inputs is 'b'; it is a list of names"),
+        (profile(inputs=[""]), r"layer a: inputs is \[''\]; it is a list of names"),
         (profile(times=[]), "layer a: it has no time"),
-        (profile(times=[{"batch": 1, "forward_s": 0.1}]), "times|backward_s is missing"),
+        (profile(times=[{"batch": 1, "forward_s": 0.1}]), "layer a: backward_s is missing"),
         (profile(times=[{"batch": 1.5, "forward_s": 0, "backward_s": 0}]), "batch is 1.5"),
         (profile(times=[{"batch": 1, "forward_s": "x", "backward_s": 0}]), "forward_s is 'x'"),
         (profile(parameters=-1), "parameters is -1; it is a whole number from 0"),
@@ -151,6 +154,16 @@ def profile(**fields):
         (profile(tied_to="x"), "layer a: tied_to 'x' is no layer"),
         (profile(tied_to="a"), "layer a: tied_to a is tied itself"),
         (profile(paramters=1), r"did you mean 'parameters'"),
+        (profile() | {"network": 1}, "network is 1; it is an object"),
+        (profile() | {"network": {"latency_s": 0}}, "network: bandwidth_bytes_s is missing"),
+        (
+            profile() | {"network": {"bandwidth_bytes_s": 0.5, "latency_s": 0}},
+            "network: bandwidth_bytes_s is 0.5; it is a number of bytes per second, from 1 on",
+        ),
+        (
+            profile() | {"network": {"bandwidth_bytes_s": 1e9, "latency_s": -1}},
+            "network: latency_s is -1; it is a number of seconds, from 0",
+        ),
     ],
 )
 def test_a_wrong_profile_of_our_own_is_refused(read, found, message):
