@@ -8,7 +8,8 @@ samples, which makes the same calls and computes next to nothing; CPU time of th
 counted. Printed: what is added to the small one's step, in microseconds (median of the rounds,
 quartiles) and as a part of the large one's step; targets: marks 0.5 %, gates 1 %. What is added to
 the large one's step is printed as well, and is mostly noise. Then the cost of one call, and the
-table of controllers beside a training of 12 ms a step that waits a third of its time for others.
+table of controllers beside a training of 12 ms a step that waits a third of its time for others,
+and beside one whose steps vary and leave 0.83 of their time idle.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from statistics import median, quantiles
 import torch
 
 import rota.train
-from rota.share.controllers import Aimd, SlowdownFeedback, StrictIdle
+from rota.share.controllers import Aimd, Controller, SlowdownFeedback, StrictIdle
 from rota.share.marks import BACKWARD, FORWARD, LOAD, OPTIMISE, REDUCE, WAIT
 from rota.share.page import MarkWriter, PageReader
 from rota.sim.tasklets import Foreground, Part, share
@@ -39,7 +40,17 @@ BESIDE = Foreground(
     ),
     noise=0.03,
 )
-CONTROLLERS: dict[str, Callable[[], object]] = {
+VARIES = Foreground(
+    (
+        Part(LOAD, 1, 0.1 * MS),
+        Part(FORWARD, 4, 0.2 * MS),
+        Part(BACKWARD, 4, 0.25 * MS),
+        Part(OPTIMISE, 1, 0.1 * MS, 10 * MS),
+    ),
+    varies=0.25,
+    strays=0.02,
+)
+CONTROLLERS: dict[str, Callable[[], Controller | None]] = {
     "fair share": lambda: None,
     "strict idle": StrictIdle,
     "AIMD": Aimd,
@@ -156,6 +167,21 @@ def controllers() -> None:
                 f"{found.p95:.3f}, worst 20 steps {found.worst(20):.3f}, "
                 f"harvest {found.harvest:.2f} of {found.idle:.2f} idle"
             )
+    for part in (0.98, 0.0):
+        for name, make in CONTROLLERS.items():
+            controller = make()
+            found = share(VARIES, [0.5 * MS], controller, steps=2000, seed=1, skip=100, beside=part)
+            print(
+                f"steps that vary, {part} of the speed beside pieces, {name}: slowdown "
+                f"{found.mean:.3f}, harvest {found.harvest:.2f} of {found.idle:.2f} idle"
+                + (f", told {told(controller):.3f}" if controller is not None else "")
+            )
+
+
+def told(controller: Controller) -> float:
+    """The slowdown since the beginning that a controller tells, nan if none."""
+    totals = controller.totals()
+    return totals.took_s / totals.alone_s if totals.alone_s else float("nan")
 
 
 if __name__ == "__main__":

@@ -27,15 +27,25 @@ class Part(NamedTuple):
 
 
 class Foreground(NamedTuple):
-    """A training. Each part of each step takes a random factor longer, of deviation ``noise``."""
+    """A training. Each part of each step takes a random factor longer, of deviation ``noise``.
+
+    Whole steps take a log-normal factor longer, of deviation ``varies`` of its logarithm, and the
+    part ``strays`` of them three times as long again.
+    """
 
     parts: tuple[Part, ...]
     noise: float = 0.0
+    varies: float = 0.0
+    strays: float = 0.0
 
     def factors(self, seed: int, step: int) -> list[float]:
         """How much longer each part takes in this step than usual; the same whenever asked."""
         draw = random.Random(seed * 1_000_003 + step)
-        return [max(0.2, draw.gauss(1.0, self.noise)) for _ in self.parts]
+        factors = [max(0.2, draw.gauss(1.0, self.noise)) for _ in self.parts]
+        whole = draw.lognormvariate(0.0, self.varies) * (
+            3.0 if draw.random() < self.strays else 1.0
+        )
+        return [whole * factor for factor in factors]
 
 
 class Outcome(NamedTuple):
