@@ -46,7 +46,9 @@ PARTS = st.builds(
     busy_ms,
     busy_ms,
 )
-FOREGROUNDS = st.builds(Foreground, PARTS, st.sampled_from([0.0, 0.02, 0.05]))
+FOREGROUNDS = st.builds(
+    lambda parts, noise: Foreground(parts, noise), PARTS, st.sampled_from([0.0, 0.02, 0.05])
+)
 PIECES = st.lists(
     st.sampled_from([0.1 * MS, 0.5 * MS, 1 * MS, 2 * MS, 5 * MS, 20 * MS]), min_size=1, max_size=5
 )
