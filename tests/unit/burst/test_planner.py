@@ -1,6 +1,6 @@
 """Costs, timelines, choices and the published planner, on invented layers and published ones."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -156,6 +156,17 @@ def test_the_frontier_is_a_frontier_and_data_parallelism_never_beats_it(edges, o
             p.step_s <= base.step_s * (1 + 1e-9) and p.gpu_time_s <= base.gpu_time_s * (1 + 1e-9)
             for p in found.points
         )
+
+
+@pytest.mark.parametrize(
+    ("edges", "seed"), [(CHAIN, 0), (CHAIN, 10), ("ab bc cd bd de", 11), ("ab bc cd bd de", 17)]
+)
+def test_the_fastest_plan_with_overlap_is_that_of_all_plans(edges, seed):
+    costs = Costs(graph(edges, seed=seed), 4, 4, NETWORK)
+    frontier = Frontier(costs)
+    every = product(costs.sizes, repeat=len(costs.graph.layers))
+    least_s = min(frontier.timed(chained(costs, sizes)).step_s for sizes in every)
+    assert frontier.fastest().step_s <= least_s * (1 + 1e-9)
 
 
 def test_choices_are_the_best_within_their_limits():

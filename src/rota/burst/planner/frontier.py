@@ -1,12 +1,13 @@
 """Plans that are worth a choice, and the choices: time, GPU time, or work of the whole cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import cycle
 from typing import NamedTuple
 
 from rota.burst.planner.costs import Costs
 from rota.burst.planner.front import SAME
-from rota.burst.planner.plan import Plan, data_parallel
+from rota.burst.planner.plan import Plan, chained, data_parallel
 from rota.burst.planner.search import unbeaten_plans
 from rota.burst.planner.structure import Structure
 from rota.burst.planner.timeline import timeline
@@ -30,7 +31,8 @@ class Frontier:
     after another the times are then those of the search, and the frontier is exact. With it, and
     where branches run side by side, times are those of the timelines, and plans that prove beaten
     are left out. Looked at are the unbeaten plans with branches side by side and without, those
-    where all reductions are hidden, and data parallelism on each number of GPUs; of more than
+    where all reductions are hidden, data parallelism on each number of GPUs, and with overlap what
+    changes of single sizes make of the fastest and of data parallelism; of more than
     ``MOST_TIMED`` plans, with overlap, as many that lie evenly among them; fewer of graphs with
     hundreds of layers. Of graphs with more than some hundred sizes to decide the search keeps some
     plans of each part alone, and the frontier is near the exact one.
@@ -59,7 +61,30 @@ class Frontier:
             most = max(1, min(MOST_TIMED, MOST_TIMED_LAYERS // len(costs.graph.layers)))
             plans = plans[:: -(-len(plans) // most)]
         looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}
-        self.points = unbeaten(self.timed(plan) for plan in looked_at.values())
+        points = [self.timed(plan) for plan in looked_at.values()]
+        if overlap:
+            points += self._changed(structure, unbeaten(points)[0])
+        self.points = unbeaten(points)
+
+    def _changed(self, structure: Structure, fastest: Timed) -> Iterator[Timed]:
+        """Plans around the fastest and data parallelism: one size is changed while that helps."""
+        costs, left = self.costs, MOST_TIMED_LAYERS // 4 // len(self.costs.graph.layers)
+        for start in (fastest, *sorted(self.baselines, key=lambda base: base.step_s)):
+            sizes, least_s, since = [group.size for group in start.plan.groups], start.step_s, 0
+            changes = [(v, size) for v in structure.members.values() for size in costs.sizes]
+            for members, size in cycle(changes):
+                if not left or since == len(changes):
+                    break
+                since += 1
+                if sizes[members[0]] == size:
+                    continue
+                changed = [size if i in members else old for i, old in enumerate(sizes)]
+                plan, left = chained(costs, changed), left - 1
+                if costs.memory_bytes is None or plan.memory_bytes <= costs.memory_bytes:
+                    point = self.timed(plan)
+                    yield point
+                    if point.step_s < least_s * (1.0 - SAME):
+                        sizes, least_s, since = changed, point.step_s, 0
 
     def timed(self, plan: Plan) -> Timed:
         """The plan with the times that it has here."""
