@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, log
+from math import exp, isfinite, log
 
 from rota.model.allocation import Allocation
 from rota.model.measured.reports import CoreTime
@@ -30,12 +30,16 @@ def points_of(times: tuple[CoreTime, ...], gpus: int) -> Points:
     Those that can't be are left out.
     """
     known, _ = usable(
-        CorePoint(each.millicores / (1000 * gpus), each.step_s, each.gpu_type) for each in times
+        CorePoint(each.millicores / (1000 * gpus), _rounded(each.step_s), each.gpu_type)
+        for each in times
     )
-    return tuple(each._replace(step_s=_rounded(each.step_s)) for each in known)
+    return tuple(known)
 
 
+@lru_cache(maxsize=4096)  # of the times of a kind, all but one are mostly as they were
 def _rounded(step_s: float) -> float:
+    if not (isfinite(step_s) and step_s > 0):
+        return step_s
     return float(f"{exp(round(log(step_s) / GRAIN) * GRAIN):.6g}")
 
 
