@@ -61,7 +61,7 @@ class Told(NamedTuple):
     """How foreground and background fare, since the last time that it was asked for.
 
     ``slowdown`` is of the mean step, 1.0 = none, and None where no step was finished whose time
-    alone is known; ``harvest`` is the part of the time in which the background's pieces ran.
+    alone is known well; ``harvest`` is the part of the time in which the background's pieces ran.
     """
 
     slowdown: float | None
@@ -197,7 +197,7 @@ class Footing:
         ran = self.pieces.outstanding or self.pieces.last_end_s > finished.began_s
         self.alone = not ran
         self._longest_s = max(self._longest_s, min(finished.step_s, 600.0))
-        if self.bench.known:
+        if self.bench.known and not self.bench.unsure:
             self._steps += finished.steps
             most_s = STRAY * self.limit * self.bench.step_s
             self._took_s += min(finished.step_s, most_s) * finished.steps
