@@ -50,33 +50,24 @@ class Decider:
             return self._fill_alone(view)
         plan = self._plan(view)
         try:
-            allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, _ = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
             ask_again = partial(self._ask_again, now_s)
             plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
-            allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, _ = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
-        told = plan
+        told = plan if type(plan) is Plan else Plan(*plan)
         if self._stage is not None or cpus or state.target_cpus:
-            told = self._with_cpus(view, plan)
-            notes = told.notes
-        if notes is not None:
-            check_notes(state, notes)
+            told = self._with_cpus(view, told)
+        if told.notes is not None:
+            check_notes(state, told.notes)
         if state.closed and reasons:
             told = told._replace(reasons=_blame_closed_nodes(state, reasons))
-        fill_wake_at_s = None
-        if state.background:
-            told, fill_wake_at_s = self._with_fill(view, told)
-            notes = told.notes
-        if notes is not None:
-            told = told._replace(notes=news(state, notes))
-        fields = (now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
-        event = new(DecisionTaken, fields)
-        state.apply(event)
+        event = self._applied(view, told)
         state.plan = plan
         return event
 
@@ -91,7 +82,17 @@ class Decider:
         """A decision about background jobs, which neither the policy nor its indexes notice."""
         state = self._state
         before, changed = state.plan, list(state.changed)
-        told, fill_wake_at_s = view.unchanged(wake_at_s=state.policy_wake_at_s), None
+        event = self._applied(view, view.unchanged(wake_at_s=state.policy_wake_at_s))
+        state.plan = before
+        state.changed.extend(changed)
+        return event
+
+    def _applied(self, view: View, told: Plan) -> DecisionTaken:
+        """The decision of a plan with background jobs, told with those of its notes that are new.
+
+        The state has it afterwards.
+        """
+        state, fill_wake_at_s = self._state, None
         if state.background:
             told, fill_wake_at_s = self._with_fill(view, told)
         if told.notes is not None:
@@ -99,8 +100,6 @@ class Decider:
         fields = (view.now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
         event = new(DecisionTaken, fields)
         state.apply(event)
-        state.plan = before
-        state.changed.extend(changed)
         return event
 
     def _with_fill(self, view: View, plan: Plan) -> tuple[Plan, float | None]:
