@@ -5,8 +5,6 @@ from typing import NamedTuple
 from rota.errors import ClusterSpecError
 from rota.model.allocation import Allocation
 
-MEMORY_FRACTION = 0.9  # of a GPU's memory may be filled by several jobs; the rest is CUDA's own
-
 
 class Node(NamedTuple):
     """A machine with GPUs, or with device slots that stand for them.

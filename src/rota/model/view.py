@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
-from rota.model.cluster import MEMORY_FRACTION, FreeGpus, Node
+from rota.model.cluster import FreeGpus, Node
 from rota.model.events import BurstPlanned, FillMeasured, new
 from rota.model.job import JobSpec
 from rota.model.measured.core_times import core_times, telling
 from rota.model.measured.pace import Pace, pace_of
 from rota.model.measured.phase_times import TRAIN
-from rota.model.measured.usage import Usage, usage_of
+from rota.model.measured.usage import Usage, fit_together, usage_of
 from rota.model.notes import Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
@@ -387,9 +387,8 @@ class View:
         """
         if not self._state.nodes[node].has_device_memory:
             return True
-        needs = [self.usage(row).memory_gb for row in rows]
-        has_gb = MEMORY_FRACTION * self._state.nodes[node].memory_gb
-        return len(needs) < 2 or (None not in needs and sum(filter(None, needs)) <= has_gb)
+        needs_gb = [self.usage(row).memory_gb for row in rows]
+        return len(needs_gb) < 2 or fit_together(needs_gb, self._state.nodes[node].memory_gb)
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
         """The GPUs that ``plan`` leaves free.

@@ -9,10 +9,9 @@ fit together. A background job keeps no GPU from others: agents have it give its
 from collections.abc import Callable
 
 from rota.model.allocation import Allocation
-from rota.model.cluster import MEMORY_FRACTION
 from rota.model.decide.live_limits import MOST_ASKS, hidden, left_free, other_place
 from rota.model.job import Suspension
-from rota.model.measured.usage import usage_of
+from rota.model.measured.usage import fit_together, usage_of
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -151,9 +150,8 @@ def _fits(
         for other, where in after.items()
         if other != row and other not in stopped and _overlap(where, place)
     ]
-    needs = [usage_of(state, other).memory_gb for other in (row, *stopped, *beside)]
-    has_gb = min(state.nodes[node].memory_gb for node in place.nodes())
-    return None not in needs and sum(filter(None, needs)) <= MEMORY_FRACTION * has_gb
+    needs_gb = (usage_of(state, other).memory_gb for other in (row, *stopped, *beside))
+    return fit_together(needs_gb, min(state.nodes[node].memory_gb for node in place.nodes()))
 
 
 def _overlap(one: Allocation | None, other: Allocation) -> bool:

@@ -1,8 +1,11 @@
 """A job's use of GPUs and CPU while it has its GPUs to itself."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rota.model.state.state import ClusterState
+
+MEMORY_FRACTION = 0.9  # of a GPU's memory may be filled by several jobs; the rest is CUDA's own
 
 
 class Usage(NamedTuple):
@@ -14,6 +17,16 @@ class Usage(NamedTuple):
     gpu_util: float | None
     memory_gb: float | None
     cpu_cores: float | None = None
+
+
+def fit_together(needs_gb: Iterable[float | None], has_gb: float) -> bool:
+    """True if jobs of these needs fit into a GPU's memory together; False if one is not known."""
+    total_gb = 0.0
+    for need_gb in needs_gb:
+        if need_gb is None:
+            return False
+        total_gb += need_gb
+    return total_gb <= MEMORY_FRACTION * has_gb
 
 
 def usage_of(state: ClusterState, row: int) -> Usage:
