@@ -149,13 +149,16 @@ class Fills:
         pairing = self._pairings.get(row)
         if pairing is None or pairing.number != number or not self._is_on(row, pairing.place):
             return
-        truth = self._truth(row, pairing.rows)
-        noise, chance = self._gaps.noise, self._chance
-        slowdown = max(0.0, truth.slowdown * (1.0 + noise * chance.gauss(0.0, 1.0)))
-        harvest = min(1.0, max(0.0, truth.harvest * (1.0 + noise * chance.gauss(0.0, 1.0))))
-        beside = pairing.rows[0] if pairing.rows else -1
-        if beside < 0:
-            slowdown, harvest = 1.0, 1.0
+        beside, slowdown, harvest = -1, 1.0, 1.0
+        if pairing.rows:
+            truth, noise, gauss = (
+                self._truth(row, pairing.rows),
+                self._gaps.noise,
+                self._chance.gauss,
+            )
+            beside = pairing.rows[0]
+            slowdown = max(0.0, truth.slowdown * gauss(1.0, noise))
+            harvest = min(1.0, max(0.0, truth.harvest * gauss(1.0, noise)))
         self._state.apply(FillMeasured(self._engine.now_s, row, beside, slowdown, harvest))
 
     def figures(self) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rota.share.controllers import Controller
 from rota.share.marks import IDLE, NONE, Mark, Seen
 
-SEE = Callable[[Mark, float], Seen]
+See = Callable[[Mark, float], Seen]
 
 
 class Part(NamedTuple):
@@ -85,7 +85,7 @@ def share(
     steps: int,
     seed: int = 0,
     beside: float = 0.0,
-    see: SEE = lambda mark, _: Seen(mark),
+    see: See = lambda mark, _: Seen(mark),
     skip: int = 0,
 ) -> Outcome:
     """Run so many steps of ``foreground`` beside a background of ``pieces`` (seconds), repeated.
@@ -107,7 +107,7 @@ class _Device:
         controller: Controller | None,
         seed: int,
         beside: float,
-        see: SEE,
+        see: See,
     ) -> None:
         self.foreground, self.pieces, self.controller = foreground, pieces, controller
         self.seed, self.beside, self.see = seed, beside, see
