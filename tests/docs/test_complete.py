@@ -250,12 +250,16 @@ def test_every_error_is_listed_with_its_exit_code() -> None:
         assert f"| `{kind.__name__}` | {_code(kind('x'))} |" in page("cli")
 
 
-def test_every_variable_that_the_source_names_is_explained() -> None:
+def test_the_variables_that_the_source_names_are_those_that_are_explained() -> None:
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
     pattern = re.compile(r"\bROTA_[A-Z_]*[A-Z]\b")
     used = {name for file in files for name in pattern.findall(file.read_text())}
     assert {"ROTA_HOME", "ROTA_JOB_ID"} <= used
     assert not missing(sorted(used), page("live"))
+    told = {
+        name for file in (ROOT / "docs").rglob("*.md") for name in pattern.findall(file.read_text())
+    }
+    assert told <= used
 
 
 # -- the API ---------------------------------------------------------------------------------------
