@@ -82,8 +82,9 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
     rows = [dict(zip((*WIDE, *FILLING), _cells(job), strict=True)) for job in jobs]
     if output in ("csv", "wide"):
         cells = [[row[name] for name in columns] for row in rows]
-        wide_text = render(columns, cells, text_columns=len(columns)) if output == "wide" else ""
-        return wide_text or csv_text(columns, cells)
+        if output == "csv":
+            return csv_text(columns, cells)
+        return render(columns, cells, text_columns=len(columns))
     for row in rows:
         row["NODE"] += "" if row["WITH"] == "-" else f" (with {row['WITH']})"
     header, left_out = [*TABLE, *more], iter(LEAST_NEEDED)
