@@ -8,7 +8,7 @@ from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
 from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
-from rota.model.decide.fill import leave_room, with_fill, without_stage
+from rota.model.decide.fill import check_fill, leave_room, with_fill, without_stage
 from rota.model.decide.live_limits import fits_once_open, with_wanted_types
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
@@ -111,8 +111,9 @@ class Decider:
                 added = self._fill.place(view, plan)
             except Exception as error:
                 self._blame(self._fill, error)
+            check_fill(state, added, view.now_s)
             added = leave_room(state, view, plan, added)
-        return with_fill(state, plan, added, view.now_s), added.wake_at_s
+        return with_fill(state, plan, added), added.wake_at_s
 
     def _ask_again(self, now_s: float) -> Plan:
         """The policy's plan on the present state."""

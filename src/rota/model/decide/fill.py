@@ -1,7 +1,7 @@
 """The part of a plan for background jobs: how it joins the policy's, and what is wrong with one."""
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
@@ -25,12 +25,8 @@ def without_stage(state: ClusterState) -> FillPlan:
     )
 
 
-def with_fill(state: ClusterState, plan: Plan, added: FillPlan, now_s: float) -> Plan:
-    """A copy of the policy's plan with what its stage adds for background jobs.
-
-    Raises PlanError if that breaks the contract.
-    """
-    check_fill(state, added, now_s)
+def with_fill(state: ClusterState, plan: Plan, added: FillPlan) -> Plan:
+    """A copy of the policy's plan with what its stage adds for background jobs."""
     notes = plan.notes
     if added.why or added.probes or added.undone:
         told = notes or Notes(nodes=state.notes.nodes, reserved=state.notes.reserved)
@@ -103,18 +99,18 @@ def _check_places(state: ClusterState, places: dict[int, Allocation | None]) -> 
             _refuse(state, row, f"{place}, where a background job is already")
 
 
-def leave_room(state: ClusterState, view: View, plan: Plan, added: Any) -> FillPlan:
+def leave_room(state: ClusterState, view: View, plan: Plan, added: FillPlan) -> FillPlan:
     """The stage's plan, without background jobs beside foreground jobs that need the memory.
 
     Where device memory is known not to suffice for both, or not known, the background job waits: it
     is suspended in the very decision that gives the foreground job the GPU.
     """
-    if type(added) is not FillPlan or not any(node.has_device_memory for node in state.nodes):
-        return added  # type: ignore[no-any-return]
+    if not any(node.has_device_memory for node in state.nodes):
+        return added
     places = {
         row: place
         for row in state.background
-        if isinstance(place := added.allocations.get(row, state.target[row]), Allocation)
+        if (place := added.allocations.get(row, state.target[row])) is not None
     }
     if not places:
         return added
@@ -123,7 +119,7 @@ def leave_room(state: ClusterState, view: View, plan: Plan, added: Any) -> FillP
     for row, place in places.items():
         node = place.parts[0][0]
         beside = {other for other, where in others if where.meets(place)}
-        if 0 <= node < len(state.nodes) and not view.has_room(node, (row, *beside)):
+        if not view.has_room(node, (row, *beside)):
             allocations[row] = None
             if state.target[row] is None:
                 del allocations[row]
