@@ -53,7 +53,7 @@ DEADLINE_S = 60.0  # for whatever is waited for
 COMES_S = 20.0  # for background jobs that come back, unless they have been undone
 LAST_REPEAT_S = 270.0  # when no further one is begun
 MOST_OTHERS = 0.05  # of the slots' cores, used by others
-MOST_DELAY = 0.05  # of the CPU time of the foreground alone, in which it waited for a core
+MOST_DELAY = 0.15  # of the CPU time of the foreground alone, in which it waited for a core
 LEAST_HARVEST, MOST_HARVEST = 0.8, 1.2  # fixed beforehand
 LEAST_STEP, MOST_STEP = 0.9, 1.1
 

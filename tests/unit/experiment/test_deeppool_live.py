@@ -23,7 +23,7 @@ from rota.experiment.deeppool_live import (
 from rota.experiment.runs.cores import Used, busy_s, cores_of, used
 
 QUIET = Span([0.04] * 100, Used(1.5, 0.01), Used(0.0, 0.0), 0.01)
-FILLED = Span([0.042] * 90 + [0.05] * 10, Used(1.45, 0.1), Used(0.45, 0.2), 0.01)
+FILLED = Span([0.042] * 90 + [0.05] * 10, Used(1.45, 0.4), Used(0.45, 0.2), 0.01)
 RUINED = Span([0.08] * 50, Used(1.0, 0.9), Used(1.0, 0.9), 0.01)
 
 

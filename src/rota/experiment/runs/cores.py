@@ -10,25 +10,27 @@ BUSY = (0, 1, 2, 5, 6, 7)  # of a core's line: user, nice, system, irq, softirq,
 
 
 class Used(NamedTuple):
-    """CPU seconds of processes, and for how long their threads waited for a core meanwhile."""
+    """CPU seconds of processes, and for how long they waited for a core meanwhile."""
 
     cpu_s: float
     delay_s: float
 
 
 def used(pids: Collection[int]) -> Used:
-    """That of all threads of these processes; 0 for those that are gone.
+    """CPU time of all threads of these processes, run delay of the first thread of each.
 
-    Threads that have ended are not in it: ask about processes that keep theirs.
+    Other threads wait for the first one, where they are bound to the same core. Those that have
+    ended are not in it: ask about processes that keep theirs. It is 0 for processes that are gone.
     """
     cpu_ns = delay_ns = 0
     for pid in pids:
-        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
             try:
-                on_core, waiting, _ = thread.read_text().split()
+                on_core, waiting, _ = (thread / "schedstat").read_text().split()
             except (OSError, ValueError):
                 continue
-            cpu_ns, delay_ns = cpu_ns + int(on_core), delay_ns + int(waiting)
+            cpu_ns += int(on_core)
+            delay_ns += int(waiting) if thread.name == str(pid) else 0
     return Used(cpu_ns / 1e9, delay_ns / 1e9)
 
 
