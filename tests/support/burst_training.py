@@ -166,7 +166,22 @@ class Experts(nn.Module):
         return self.head(found)
 
 
-ODD = {"checkpointed": Checkpointed, "experts": Experts}
+class Functional(nn.Module):
+    """Normalises by torch's function, without a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, bias=False), nn.Linear(4, 5)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x):
+        kept = (self.mean, self.var)
+        x = torch.batch_norm(self.conv(x), None, None, *kept, self.training, 0.1, 1e-5, False)
+        return self.head(x.relu().mean((2, 3)))
+
+
+ODD = {"checkpointed": Checkpointed, "experts": Experts, "functional": Functional}
 MODELS = {"vgg": Vgg, "resnet": Resnet, "inception": Inception, "transformer": Transformer}
 FROZEN = {
     "vgg": ("features.0",),
@@ -343,6 +358,19 @@ def has_several_gradients():
     model, inputs = Again(), torch.randn(4, 4)
     runtime = Runtime(*whole(model, inputs)[:2], [Group(0, dist.get_world_size())])
     runtime.step(inputs).sum().backward()
+
+
+def has_sparse_gradients():
+    """An embedding whose gradient has some rows."""
+    model = nn.Embedding(5, 2, sparse=True)
+    Runtime(*whole(model, torch.zeros(2, 3, dtype=torch.long))[:2], [Group(0, 2)])
+
+
+def has_hooks_for_gradients():
+    """A hook steps the optimiser before the ranks have added up what they have."""
+    model = nn.Linear(4, 2)
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    Runtime(*whole(model, torch.ones(2, 4))[:2], [Group(0, 2)])
 
 
 def in_a_session(reduction, plan, evaluates_on):

@@ -39,6 +39,8 @@ def test_whatever_a_whole_model_does_it_trains_as_in_one_process(four, name):
         ("skips_backward", "called backward for a batch, and another did not"),
         ("takes_other_layers_than_others", "at different layers of batch normalisation"),
         ("has_several_gradients", "give these use_reentrant=False"),
+        ("has_sparse_gradients", "Embedding with sparse gradients"),
+        ("has_hooks_for_gradients", "a parameter with a hook for its gradient"),
     ],
 )
 def test_ranks_that_do_different_things_say_so_and_do_not_wait(four, case, said):
