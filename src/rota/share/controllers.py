@@ -419,7 +419,7 @@ class SlowdownFeedback:
         if theirs_s and long:
             self._rare -= steps
         elif paid_s > 0 and steps > 1:  # a long piece: which of the steps it was in is not known
-            self._rare -= min(float(steps), over_s / ((self._limit - 1) * bench.step_s))
+            self._rare -= min(float(steps), paid_s / ((self._limit - 1) * bench.step_s))
         # Pieces that ended in the next step may have made that one longer, and not these.
         ended: list[Launched] = []
         late: list[Launched] = []
