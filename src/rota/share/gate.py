@@ -77,7 +77,10 @@ class Gate:
         return gate
 
     def watch(
-        self, model: torch.nn.Module, optimizers: Iterable[Any], device: torch.device
+        self,
+        model: torch.nn.Module,
+        optimizers: Iterable[torch.optim.Optimizer],
+        device: torch.device,
     ) -> None:
         """Set hooks on the modules that have parameters of their own, and on the optimisers."""
         if not self.on:
@@ -94,9 +97,8 @@ class Gate:
                 module.register_forward_hook(self._after(2 * self._hooks + 1))
                 self._hooks += 1
         for optimizer in optimizers:
-            if hasattr(optimizer, "register_step_pre_hook"):
-                optimizer.register_step_pre_hook(self._before(2 * self._hooks))
-                self._hooks += 1
+            optimizer.register_step_pre_hook(self._before(2 * self._hooks))
+            self._hooks += 1
 
     def _before(self, piece: int) -> Callable[..., None]:
         def hook(*_: Any) -> None:

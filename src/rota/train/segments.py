@@ -26,15 +26,14 @@ class Segments:
         self.page = MarkWriter(path, _limit_of(limit))
         self._cut: Any = None
 
-    def watch(self, model: torch.nn.Module, optimizers: Iterable[Any]) -> None:
-        """Set the hooks of a model and of its optimisers."""
+    def watch(self, model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Set the hooks of a model and of its optimisers, which no framework has wrapped."""
         if not self.page.on:
             return
         model.register_forward_pre_hook(self._forward)
         model.register_forward_hook(self._forward_over)
         for optimizer in optimizers:
-            if hasattr(optimizer, "register_step_pre_hook"):
-                optimizer.register_step_pre_hook(self._optimise)
+            optimizer.register_step_pre_hook(self._optimise)
 
     def end_step(self, segment: int, cut: Any) -> None:
         """A step is over; ``segment`` follows. Times are learned anew if its ``cut`` is another.

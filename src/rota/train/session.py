@@ -193,11 +193,14 @@ class Session:
                 f"the framework trains on {ranks} ranks, and the job has {self.world_size}; "
                 "tell it s.world_size, so that it neither waits for more nor trains several models"
             )
+        from rota.train.optimizers import torch_optimizers
+
         state, optimizers = self._training.state, list(optimizers)
         for optimizer in optimizers:
             state.add(model, optimizer)
-        self._segments.watch(model, optimizers)
-        self._gate.watch(model, optimizers, state.device)
+        inner = torch_optimizers(optimizers)
+        self._segments.watch(model, inner)
+        self._gate.watch(model, inner, state.device)
         progress = self._progress
         progress.step, progress.total, progress.samples = step, total, samples
         self._reports.introduce()

@@ -94,7 +94,7 @@ class Training:
 
         Returns the model, perhaps wrapped. Raises InputError.
         """
-        from rota.train.optimizers import check_parts
+        from rota.train.optimizers import check_parts, torch_optimizers
 
         check_parts(model, optimizer, others)
         self._reduction.ask(reduction, plan)
@@ -102,18 +102,18 @@ class Training:
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
-        self.segments.watch(model, [optimizer])
-        self.gate.watch(model, [optimizer], self.state.device)
+        inner = torch_optimizers([optimizer])
+        self.segments.watch(model, inner)
+        self.gate.watch(model, inner, self.state.device)
         self.handover.watch(optimizer, self.replica, self.state)
         self.prepared = True
         self._open_world()
         if self._reduction.by_layer:
             from rota.train.burst import check_others, leave_alone
-            from rota.train.optimizers import torch_optimizers
 
             check_others(others)
-            for inner in torch_optimizers([optimizer]):
-                leave_alone(inner, model)
+            for each in inner:
+                leave_alone(each, model)
         return self._reduction.take(model, self.state.device, plan)
 
     def _open_world(self) -> None:

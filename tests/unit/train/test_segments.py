@@ -107,6 +107,36 @@ def test_a_loop_of_the_programs_own_is_marked_by_its_model_and_optimizer(page):
             assert look() == OPTIMISE
 
 
+class Wrapped(torch.optim.Optimizer):
+    """As Accelerate wraps an optimiser: what torch's class begins with is missing."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups, self.state = optimizer.param_groups, optimizer.state
+        self.state_dict, self.load_state_dict = optimizer.state_dict, optimizer.load_state_dict
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_the_step_of_an_optimiser_that_a_framework_wrapped_is_marked(page, attached):
+    look, model = segment_of(page), torch.nn.Linear(4, 1)
+    optimizer = Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
+    with rota.train.session() as s:
+        if attached:
+            s.attach(model, [optimizer], ranks=1)
+            steps = range(2)
+        else:
+            s.prepare(model, optimizer)
+            steps = s.steps(2)
+        for _ in steps:
+            model(torch.ones(1, 4)).sum().backward()
+            assert look() == BACKWARD
+            optimizer.step()
+            assert look() == OPTIMISE
+
+
 @pytest.mark.parametrize(
     ("text", "limit"), [("1.3", 1.3), ("1.0", 1.0), ("", 1.1), ("0.9", 1.1), ("x", 1.1)]
 )
