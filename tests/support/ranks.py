@@ -60,7 +60,8 @@ def ranks(number: int, *modules: str) -> Iterator[Ranks]:
         pairs = [Pipe() for _ in range(number + 1)]
         theirs = [their.fileno() for _, their in pairs]
         command = [sys.executable, __file__, ",".join(modules), *map(str, theirs)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        # A rank whose case is over at once would close connections that others still make.
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DIST_INIT_BARRIER": "1"}
         process = Popen(command, pass_fds=theirs, env=environment)
         try:
             for _, their in pairs:
