@@ -29,15 +29,17 @@ from rota.share.watch import STRAY, Bench, Finished, LearningTime, Look, Standin
 LEAST_LIMIT = 1.001  # of a slowdown: of a foreground that allows none, waits are used all the same
 SAFETY = 0.8  # of what the limit leaves is used: times are learned with an error
 ATTACK, DECAY = 1.0, 0.1  # weights of a segment's last time: if it is over the limit, and else
+EASE = 0.5  # weight of a piece's last time if it is not longer than usual
 LOWEST_PRICE = 0.02
 PRIOR_STEPS = 4  # what their budget buys is the prior of the price 1
-MEMORY_STEPS = 32  # of prices: the steps of which they are a mean
+MEMORY_STEPS = 128  # of prices: the steps of which they are a mean
 ALONE_DEPTH, DEPTH = 4, 1  # pieces outstanding without and with a foreground
 LEAST_PIECE_S = 0.0005  # shorter ones are not worth their tokens
 LONG_WAIT_S = 0.0005  # a wait that is usually longer is one to launch pieces in
 LATEST_LOOK_S, SOONEST_LOOK_S = 0.02, 0.001
 SOLO_EVERY, OFTEN = 32, 8  # steps: one of so many is left to the foreground, to see what it takes
 RARE = 30  # steps: in one of so many the limit may be passed, which leaves the 95th percentile
+SAVED_RARE = 4  # such steps may be saved up: those of a foreground by itself come several at once
 SAVED_STEPS = 400  # what these leave may be saved for long pieces
 HIGH = 4  # mean deviations: a segment that is so much longer than usual is so for a reason
 RECOVERY = 0.5  # weight of a step without pieces in a segment's last times
@@ -138,8 +140,8 @@ class Pieces:
 
 
 def _follow(usual_s: float, last_s: float) -> float:
-    """A mean that follows what is longer at once, and what is shorter slowly."""
-    weight = ATTACK if last_s > LIMIT * usual_s else DECAY
+    """A mean that follows what is longer at once, and what is shorter soon: first runs are long."""
+    weight = ATTACK if last_s > LIMIT * usual_s else EASE
     return usual_s + weight * (last_s - usual_s)
 
 
@@ -248,7 +250,7 @@ class SlowdownFeedback:
     to have, is left in what this step gives *and* in what all steps have left so far. A finished
     step pays what it took longer than usual, at most twice the time of the pieces in it (the rest
     was not theirs), and gets back what it took less, at most their time: steps vary by themselves.
-    A price is what the last 32 steps with pieces in a segment paid for a second of them. A wait
+    A price is what the last 128 steps with pieces in a segment paid for a second of them. A wait
     costs a piece's time past the end that the wait usually has; one that is overdue is expected to
     last as long again as it is overdue. So mean and 95th percentile of the steps' slowdown stay
     within the limit by construction, but for one piece per step whose time or price was not
@@ -414,7 +416,7 @@ class SlowdownFeedback:
         paid_s = min(max(over_s, -theirs_s), 2 * theirs_s)
         gain_s = self._rate * bench.step_s
         self._saved_s = min(self._saved_s + gain_s * steps - paid_s, SAVED_STEPS * gain_s)
-        most = 1.0 + 2 * RARE * self._own_rate
+        most = SAVED_RARE + 2 * RARE * self._own_rate
         self._rare = min(most, self._rare + steps * (1 / RARE + self._own_rate))
         if theirs_s and long:
             self._rare -= steps
