@@ -4,9 +4,9 @@ A *gang operation* runs on several devices at once and to completion. :mod:`rota
 an operation once, when nothing but room on its devices is missing, and issues the waiting operation
 with the smallest tag. An order makes tags, and sees neither a clock nor the devices.
 
-Sources: FIFO is Pathways' (Barham et al., MLSys 2022, section 4.4). Proportional shares are stride
-scheduling (Waldspurger and Weihl, 1995) with the virtual time of start-time fair queueing (Goyal et
-al., SIGCOMM 1996).
+Sources: FIFO is what Pathways does (Barham et al., MLSys 2022). Proportional shares are stride
+scheduling (Waldspurger and Weihl, 1995), with a virtual time by device as in start-time fair
+queueing (Goyal et al., SIGCOMM 1996).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EarliestDeadline(Fifo):
 
 
 class _Account:
-    """What a client has had of each device, in seconds divided by its weight."""
+    """What a client has had of each device, in ticks divided by its weight."""
 
     __slots__ = ("passes", "weight")
 
@@ -92,27 +92,33 @@ class _Account:
         self.passes: dict[int, float] = {}
 
 
+TICKS = 2.0**30  # a second: costs are whole ticks, so that sums of equal costs are exact
+
+
 class Stride:
     """Each device is shared by weight among the clients that always wait for it.
 
-    A client's *pass* on a device grows by cost / weight with each of its operations there. An
-    operation *starts* at the largest of its client's passes and of the *global passes* of its
-    devices; the smallest middle, start + cost / (2 weight), goes first, ties by client number. A
-    device's global pass is the latest start issued on it. So a client that joins, or that had
-    nothing to issue, begins at the present: its debt stays, and it saves no credit. Each device has
-    passes of its own: those of clients on disjoint devices drift apart without end, and one of
-    these clients would starve if a third came to the devices of both.
+    A client's *pass* on a device grows by a *step*, cost / weight, with each of its operations
+    there. An operation starts at the largest of its client's passes on its devices; the smallest
+    *middle*, start + step / 2, goes first, and of equal ones that which has waited longer. The
+    *present* of a device is the largest middle issued on it. A client that joins, or had nothing to
+    issue, has passes before the present; its next operation starts at the multiple of its step that
+    is nearest to the present. So debt stays, and no credit is saved. Each device has passes of its
+    own: those of clients on disjoint devices drift apart without end, and one of these clients
+    would starve if a third came to the devices of both.
 
     Of two clients that wait on the same devices all the time, what they have had, in seconds
     divided by weight, differs by at most ``(cost_a / weight_a + cost_b / weight_b) / 2`` since both
-    began, and by twice as much in any interval. Starts or ends instead of middles double that.
-    For operations of equal cost and weights 1:1:...:1 or 1:2:4:..., each client's number of
-    operations in any window of issued ones is within one of its weight's share.
+    began, and by twice as much in any interval. So for n clients and operations of equal cost, the
+    number of a client's operations in any window of issued ones is within ``1 + (n - 2) share`` of
+    its share of the window. Within one it is, whoever has joined or idled before the window, for
+    equal weights and for powers of two that all differ: what the multiples are for.
     """
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
-        self._global: dict[int, float] = {}
+        self._present: dict[int, float] = {}
+        self._tags = 0
 
     def join(self, client: int, weight: float) -> None:
         """See :class:`Order`."""
@@ -124,28 +130,29 @@ class Stride:
         del self._accounts[client]
 
     def tag(self, client: int, operation: Operation, submission: int) -> Tag:
-        """See :class:`Order`. The tag is (middle, client, start, end)."""
+        """See :class:`Order`. The tag is (middle, number of the tag, end)."""
         account = self._accounts[client]
-        passes, everyone = account.passes, self._global
-        start = 0.0
+        passes, presents = account.passes, self._present
+        start = present = 0.0
         for device in operation.devices:
-            own, present = passes.get(device, 0.0), everyone.get(device, 0.0)
-            if own > start:
+            if (own := passes.get(device, 0.0)) > start:
                 start = own
-            if present > start:
-                start = present
-        cost_s = operation.cost_s
-        step = (cost_s if cost_s > LEAST_COST_S else LEAST_COST_S) / account.weight
-        return (start + step / 2, client, start, start + step)
+            if (there := presents.get(device, 0.0)) > present:
+                present = there
+        step = round(max(operation.cost_s, LEAST_COST_S) * TICKS) / account.weight
+        if start < present:
+            start = max(start, math.ceil(present / step - 0.5) * step)
+        self._tags += 1
+        return (start + step / 2, self._tags, start + step)
 
     def charge(self, client: int, operation: Operation, tag: Tag) -> None:
         """See :class:`Order`."""
-        passes, everyone = self._accounts[client].passes, self._global
-        start, end = tag[2], tag[3]
+        passes, presents = self._accounts[client].passes, self._present
+        middle, _, end = tag
         for device in operation.devices:
             passes[device] = end
-            if start > everyone.get(device, 0.0):
-                everyone[device] = start
+            if middle > presents.get(device, 0.0):
+                presents[device] = middle
 
 
 def check_weight(weight: float) -> None:
