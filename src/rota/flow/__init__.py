@@ -1,1 +1,1 @@
-"""One program drives many devices, and many programs share them (Pathways, MLSys 2022)."""
+"""Flow (Pathways): one program drives many devices, and many programs share them."""
