@@ -1,1 +1,1 @@
-"""Flow (Pathways): one program drives many devices, and many programs share them."""
+"""One program drives the devices of many workers, and many programs share the devices."""

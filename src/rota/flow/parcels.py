@@ -1,0 +1,192 @@
+"""Tensors passed between processes of a node, as files in memory (a folder on a tmpfs).
+
+A parcel is one tensor in one file. Its sender writes it under a draft's name and renames it, so a
+reader sees all of it or nothing. A parcel belongs to the folder, not to a process: it outlives its
+sender, may have several readers, and takes memory until somebody drops it (by convention the
+sender, told that all have read) and the last process that mapped it lets go. Drafts of a process
+that was killed begin with a dot and go with their folder.
+
+    header   "=4sB27s": magic, dimensions, name of the type; then the lengths, 8 bytes each
+    data     at the next multiple of 64 bytes, contiguous
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import struct
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from rota.errors import InputError
+from rota.flow.layout import Region
+
+MAGIC = b"RFP1"
+HEADER = struct.Struct("=4sB27s")  # magic, dimensions, name of the type
+MOST_DIMS = 64  # of a torch tensor
+ALIGNMENT = 64
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+Folder = str | os.PathLike[str]
+
+_drafts = itertools.count()
+
+
+class _Form(NamedTuple):
+    """What a header says."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data_at: int
+
+
+def send(folder: Folder, name: str, tensor: torch.Tensor) -> int:
+    """Write the tensor as parcel ``name``. Returns the bytes that it takes.
+
+    Any dense tensor will do: one on a GPU is copied to host memory, and this waits for it.
+    Gradients are left behind. A parcel of this name is replaced; who has mapped that one keeps it.
+    Raises OSError, ENOSPC above all, with nothing left behind; InputError for a name or a tensor
+    that won't do.
+    """
+    path = _path(folder, name)
+    draft = os.path.join(folder, f".{name}.{os.getpid()}.{next(_drafts)}")
+    header = _header_of(tensor)
+    data = _bytes_of(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
+    size = len(header) + len(data)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        try:
+            os.posix_fallocate(descriptor, 0, size)  # all of its room, or none of it is taken
+            written = os.writev(descriptor, (header, data))
+            while written < size:  # a call writes 2 GiB at most, and the header with the first ones
+                written += os.write(descriptor, data[written - len(header) :])
+        finally:
+            os.close(descriptor)
+        os.rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    return size
+
+
+def arrived(folder: Folder, name: str) -> bool:
+    """True if the parcel is there, all of it. Raises InputError for a name that won't do."""
+    return os.path.exists(_path(folder, name))
+
+
+def receive(folder: Folder, name: str, *, copy: bool, region: Region | None = None) -> torch.Tensor:
+    """The tensor of a parcel, or a region of it, in host memory. The parcel stays.
+
+    With ``copy`` the tensor is the caller's own. Without it the tensor lives in the file, mapped
+    copy-on-write: what the caller writes to it costs memory of the caller's, and no other reader
+    sees it. The mapping ends with the last tensor that lives in it, and stays valid when the parcel
+    is dropped or replaced. Of a region, only what is needed is read.
+
+    Raises FileNotFoundError if no parcel of this name is there, OSError (EBADMSG) if the file is
+    none, InputError for a name or a region that won't do.
+    """
+    path = _path(folder, name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        form = _read_header(descriptor, path)
+        if region is not None:
+            form, region = _narrowed(form, region, name)
+        dtype, shape, data_at = form
+        count = prod(shape)
+        if not count or (copy and region is None):
+            return _read(descriptor, form, path)
+        # Unlike a mapping of Python's, one of torch's keeps no descriptor.
+        end = data_at + count * dtype.itemsize
+        mapped = torch.from_file(
+            f"/proc/self/fd/{descriptor}", shared=False, size=end, dtype=torch.uint8
+        )
+    finally:
+        os.close(descriptor)
+    # A storage of its own: programs save tensors with all of their storage.
+    storage = mapped.untyped_storage()[data_at:end]
+    tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape)
+    if region is not None:
+        tensor = tensor.narrow(region.dim, region.start, region.stop - region.start)
+        if copy:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
+
+
+def drop(folder: Folder, name: str) -> None:
+    """Remove the parcel, if it is there. Its memory is free once nobody has it mapped."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_path(folder, name))
+
+
+def _path(folder: Folder, name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"parcel: its name is {name!r}; give 1 to 100 of A-Z a-z 0-9 _ . -, the first one "
+            "neither . nor -"
+        )
+    return os.path.join(folder, name)
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in host memory, which stay those of the tensor."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+
+
+def _header_of(tensor: torch.Tensor) -> bytes:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InputError(
+            f"tensor: its layout is {tensor.layout}, its type {tensor.dtype}; give a dense one, as "
+            "to_dense() or dequantize() make it"
+        )
+    dtype = str(tensor.dtype).removeprefix("torch.").encode()
+    lengths = struct.pack(f"={tensor.ndim}q", *tensor.shape)
+    header = HEADER.pack(MAGIC, tensor.ndim, dtype) + lengths
+    return header.ljust(-(-len(header) // ALIGNMENT) * ALIGNMENT, b"\0")
+
+
+def _read_header(descriptor: int, path: str) -> _Form:
+    head = os.pread(descriptor, HEADER.size + 8 * MOST_DIMS, 0)
+    try:
+        magic, ndim, name = HEADER.unpack_from(head)
+        shape = struct.unpack_from(f"={ndim}q", head, HEADER.size)
+        dtype = getattr(torch, name.rstrip(b"\0").decode())
+        data_at = -(-(HEADER.size + 8 * ndim) // ALIGNMENT) * ALIGNMENT
+        size = data_at + prod(shape) * dtype.itemsize
+    except (struct.error, AttributeError, ValueError):
+        magic, size = b"", 0
+    # A mapping beyond the end of a file would end this process.
+    if magic != MAGIC or os.fstat(descriptor).st_size != size:
+        raise OSError(errno.EBADMSG, "this file is no whole parcel", path)
+    return _Form(dtype, shape, data_at)
+
+
+def _narrowed(form: _Form, region: Region, name: str) -> tuple[_Form, Region | None]:
+    """The form of the region, and None, where its bytes lie side by side; else the same again."""
+    dim, start, stop = region
+    shape = form.shape
+    if not 0 <= dim < len(shape) or not 0 <= start <= stop <= shape[dim]:
+        raise InputError(f"region: {region} of parcel {name}, whose shape is {shape}")
+    part = (*shape[:dim], stop - start, *shape[dim + 1 :])
+    if prod(part) and prod(shape[:dim]) > 1:
+        return form, region
+    offset = start * prod(shape[dim + 1 :]) * form.dtype.itemsize
+    return _Form(form.dtype, part, form.data_at + offset), None
+
+
+def _read(descriptor: int, form: _Form, path: str) -> torch.Tensor:
+    tensor = torch.empty(form.shape, dtype=form.dtype)
+    view = _bytes_of(tensor)
+    offset = form.data_at
+    while view:
+        count = os.preadv(descriptor, [view], offset)
+        if not count:
+            raise OSError(errno.EBADMSG, "this file was cut off", path)
+        view, offset = view[count:], offset + count
+    return tensor
