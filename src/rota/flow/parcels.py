@@ -45,24 +45,63 @@ class _Form(NamedTuple):
     data_at: int
 
 
-def send(folder: Folder, name: str, tensor: torch.Tensor) -> int:
+class Spares:
+    """Files of dropped parcels in one folder, for one process to write other parcels into.
+
+    Fresh memory costs a sender several times what copying does: a pipeline, which sends tensors of
+    the same few sizes again and again, seldom needs any. At most ``most_bytes`` are kept.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes, self.bytes = most_bytes, 0
+        self._by_size: dict[int, list[str]] = {}
+
+    def keep(self, path: str, size: int) -> bool:
+        """Take the file over, unless there is no room for it."""
+        if self.bytes + size > self.most_bytes:
+            return False
+        self._by_size.setdefault(size, []).append(path)
+        self.bytes += size
+        return True
+
+    def take(self, size: int) -> str | None:
+        """A file of this size, which is no spare any more."""
+        paths = self._by_size.get(size)
+        if not paths:
+            return None
+        self.bytes -= size
+        return paths.pop()
+
+    def clear(self) -> None:
+        """Remove all files."""
+        for paths in self._by_size.values():
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        self._by_size, self.bytes = {}, 0
+
+
+def send(folder: Folder, name: str, tensor: torch.Tensor, spares: Spares | None = None) -> int:
     """Write the tensor as parcel ``name``. Returns the bytes that it takes.
 
     Any dense tensor will do: one on a GPU is copied to host memory, and this waits for it.
     Gradients are left behind. A parcel of this name is replaced; who has mapped that one keeps it.
+    A spare of the same size is written again; where memory is short, the others are removed.
     Raises OSError, ENOSPC above all, with nothing left behind; InputError for a name or a tensor
     that won't do.
     """
     path = _path(folder, name)
-    draft = os.path.join(folder, f".{name}.{os.getpid()}.{next(_drafts)}")
     header = _header_of(tensor)
     data = _bytes_of(tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
     size = len(header) + len(data)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    spare = spares.take(size) if spares is not None else None
+    draft = spare or _draft(folder, name)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o600)
     try:
         try:
-            os.posix_fallocate(descriptor, 0, size)  # all of its room, or none of it is taken
+            if spare is None:
+                _allocate(descriptor, size, spares)
             written = os.writev(descriptor, (header, data))
             while written < size:  # a call writes 2 GiB at most, and the header with the first ones
                 written += os.write(descriptor, data[written - len(header) :])
@@ -119,10 +158,21 @@ def receive(folder: Folder, name: str, *, copy: bool, region: Region | None = No
     return tensor
 
 
-def drop(folder: Folder, name: str) -> None:
-    """Remove the parcel, if it is there. Its memory is free once nobody has it mapped."""
+def drop(folder: Folder, name: str, spares: Spares | None = None) -> None:
+    """Remove the parcel, if it is there. Its memory is free once nobody has it mapped.
+
+    With ``spares`` its file may be written again at once: only for a parcel that nobody reads any
+    more, nor has mapped.
+    """
+    path = _path(folder, name)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(_path(folder, name))
+        if spares is not None:
+            draft = _draft(folder, name)
+            os.rename(path, draft)
+            path = draft
+            if spares.keep(draft, os.stat(draft).st_size):
+                return
+        os.unlink(path)
 
 
 def _path(folder: Folder, name: str) -> str:
@@ -132,6 +182,23 @@ def _path(folder: Folder, name: str) -> str:
             "neither . nor -"
         )
     return os.path.join(folder, name)
+
+
+def _draft(folder: Folder, name: str) -> str:
+    """A path in the folder that no parcel has, and no other draft."""
+    return os.path.join(folder, f".{name}.{os.getpid()}.{next(_drafts)}")
+
+
+def _allocate(descriptor: int, size: int, spares: Spares | None) -> None:
+    """Take all of the file's room, or raise OSError: neither writer nor reader lacks it later."""
+    os.ftruncate(descriptor, 0)  # a draft of a killed process may be in the way
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        if spares is None or not spares.bytes:
+            raise
+        spares.clear()
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -12,7 +12,7 @@ import torch
 from rota.errors import InputError
 from rota.flow import parcels
 from rota.flow.layout import Region, Replicated, Split, pieces, shard_shape
-from rota.flow.parcels import arrived, drop, receive, send
+from rota.flow.parcels import Spares, arrived, drop, receive, send
 
 TENSORS = {
     "float": torch.randn(3, 4),
@@ -280,6 +280,68 @@ def test_a_large_tensor_is_written_in_several_calls(tmp_path, monkeypatch):
     assert same(receive(tmp_path, "x", copy=True), tensor)
     assert calls.count(write) == 20
     assert calls.count(preadv) == 20
+
+
+def test_the_file_of_a_dropped_parcel_is_written_again(tmp_path):
+    spares = Spares(1 << 20)
+    send(tmp_path, "x", torch.ones(100), spares)
+    file = os.stat(tmp_path / "x").st_ino
+    drop(tmp_path, "x", spares)
+    assert not arrived(tmp_path, "x")
+    send(tmp_path, "other", torch.ones(101), spares)
+    assert os.stat(tmp_path / "other").st_ino != file
+    send(tmp_path, "y", torch.full((100,), 7), spares)  # of 8 bytes each
+    assert os.stat(tmp_path / "y").st_ino != file
+    send(tmp_path, "z", torch.full((100,), 7.0), spares)
+    assert os.stat(tmp_path / "z").st_ino == file
+    assert same(receive(tmp_path, "z", copy=True), torch.full((100,), 7.0))
+    assert spares.bytes == 0
+    assert files(tmp_path) == ["other", "y", "z"]
+
+
+def test_a_file_written_again_may_have_another_type_and_shape(tmp_path):
+    spares = Spares(1 << 20)
+    for tensor in (torch.ones(100), torch.ones(10, 5, dtype=torch.int64)):
+        send(tmp_path, "x", tensor, spares)
+        assert same(receive(tmp_path, "x", copy=True), tensor)
+        drop(tmp_path, "x", spares)
+        assert len(files(tmp_path)) == 1
+
+
+def test_no_more_is_kept_than_was_said(tmp_path):
+    size = send(tmp_path, "x", torch.ones(100))
+    spares = Spares(2 * size)
+    for name in "abc":
+        send(tmp_path, name, torch.ones(100), spares)
+    for name in "abcx":
+        drop(tmp_path, name, spares)
+    drop(tmp_path, "gone", spares)
+    assert spares.bytes == 2 * size
+    assert len(files(tmp_path)) == 2
+    spares.clear()
+    assert spares.bytes == 0
+    assert files(tmp_path) == []
+    assert spares.take(size) is None
+
+
+def test_spares_give_way_where_memory_is_short(tmp_path, monkeypatch):
+    spares = Spares(1 << 20)
+    send(tmp_path, "x", torch.ones(100), spares)
+    drop(tmp_path, "x", spares)
+    allocate = os.posix_fallocate
+
+    def short(*call):
+        if files(tmp_path) != [os.path.basename(os.readlink(f"/proc/self/fd/{call[0]}"))]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(*call)
+
+    monkeypatch.setattr(parcels.os, "posix_fallocate", short)
+    send(tmp_path, "y", torch.ones(200), spares)
+    assert files(tmp_path) == ["y"]
+    assert spares.bytes == 0
+    with pytest.raises(OSError, match="No space left"):
+        send(tmp_path, "z", torch.ones(200), spares)
+    assert files(tmp_path) == ["y"]
 
 
 def test_readers_in_other_processes_see_each_version_whole(tmp_path):
