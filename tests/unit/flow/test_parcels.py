@@ -75,6 +75,14 @@ def test_a_tensor_arrives_bit_for_bit(tmp_path, kind, copy):
     assert not got.requires_grad
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_tensor_arrives_in_host_memory_whatever_the_default_device(tmp_path, copy):
+    send(tmp_path, "x", torch.ones(3))
+    with torch.device("meta"):
+        got = receive(tmp_path, "x", copy=copy)
+    assert same(got, torch.ones(3))
+
+
 def test_a_parcel_is_there_once_it_is_sent_and_until_it_is_dropped(tmp_path):
     assert not arrived(tmp_path, "x")
     send(tmp_path, "x", torch.ones(3))
@@ -215,12 +223,14 @@ def test_a_file_that_is_no_parcel_is_refused(tmp_path, copy, damage):
 def test_no_room_is_an_error_of_the_sender_that_leaves_nothing(tmp_path):
     """A limit on the size of files refuses room just as a full memory does."""
 
+    tensor = torch.ones(10_000)
+
     def child():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         send(tmp_path, "before", torch.ones(10))
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         try:
-            send(tmp_path, "x", torch.ones(1 << 20))
+            send(tmp_path, "x", tensor)
         except OSError:
             return 0 if files(tmp_path) == ["before"] else 2
         return 1
@@ -361,7 +371,7 @@ def test_readers_in_other_processes_see_each_version_whole(tmp_path):
         return 0
 
     context = multiprocessing.get_context("fork")
-    readers = [context.Process(target=lambda: os._exit(reader())) for _ in range(2)]
+    readers = [context.Process(target=lambda: os._exit(reader()), daemon=True) for _ in range(2)]
     for process in readers:
         process.start()
     for version in range(versions):
