@@ -19,6 +19,10 @@ RotaError
 │   └── AgentAwayError      it is not connected, or does not answer
 ├── ArenaError              the state of a suspended job is damaged, or not whole
 ├── GangError               the ranks of a job can't go on together
+├── FlowError               a program that drives workers can't go on
+│   ├── OperationError      an operation failed; carries what it raised, and where
+│   ├── WorkerLostError     a worker ended, and what it held is lost
+│   └── FlowMemoryError     buffers and operations need more memory than the program may have
 ├── SweepError              a search, or a trial of it, ended without what it was to find
 └── ServerError             the controller's answer to a client call
     ├── UnreachableError    no controller answers
@@ -108,6 +112,22 @@ class ArenaError(RotaError):
 
 class GangError(RotaError):
     """The ranks of a job can't go on together."""
+
+
+class FlowError(RotaError):
+    """A program that drives workers can't go on."""
+
+
+class OperationError(FlowError):
+    """An operation failed; the message names it and its device, and says what it raised."""
+
+
+class WorkerLostError(FlowError):
+    """A worker ended; what it held is lost."""
+
+
+class FlowMemoryError(FlowError):
+    """Buffers and operations need more memory of a device than the program may have."""
 
 
 class SweepError(RotaError):

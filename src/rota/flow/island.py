@@ -124,12 +124,14 @@ class _Waiter:
 class _Client:
     """A client that has joined."""
 
-    __slots__ = ("lanes", "number", "slices")
+    __slots__ = ("costs_s", "lanes", "number", "paused", "slices")
 
     def __init__(self, lanes: dict[int, _Lane]) -> None:
         self.lanes = lanes
         self.number = 0  # of its last operation
+        self.paused = False
         self.slices: dict[tuple[int, ...], tuple[_Lane, ...]] = {}  # known good, with their lanes
+        self.costs_s: dict[int, float] = {}  # learned, by kind of operation
 
 
 class Island:
@@ -230,6 +232,10 @@ class Island:
 
     def _wait(self, waiter: _Waiter) -> None:
         """An operation has become a candidate."""
+        operation = waiter.operation
+        cost_s = self._clients[waiter.client].costs_s.get(operation.kind)
+        if cost_s is not None:
+            waiter.operation = operation._replace(cost_s=cost_s)
         waiter.tag = self._order.tag(waiter.client, waiter.operation, waiter.submission)
         insort(self._candidates, waiter)
 
@@ -252,6 +258,19 @@ class Island:
                 first.missing -= 1
                 if not first.missing:
                     self._wait(first)
+
+    def took(self, client: int, kind: int, cost_s: float) -> None:
+        """A client's operations of a kind take so long; those that wait count as much from now on.
+
+        A client that has left is passed over.
+        """
+        state = self._clients.get(client)
+        if state is not None:
+            state.costs_s[kind] = cost_s
+
+    def pause(self, client: int, *, paused: bool) -> None:
+        """Issue nothing of a client until it is no longer paused. It must have joined."""
+        self._clients[client].paused = paused
 
     def done(self, device: int, seq: int) -> None:
         """All turns of a device up to one are over; a smaller one than before has no effect.
@@ -289,6 +308,8 @@ class Island:
 
     def _fits(self, waiter: _Waiter) -> bool:
         """True if a candidate may be issued; else its devices without room are claimed for it."""
+        if self._clients[waiter.client].paused:
+            return False
         least, window_s, scan = self._least, self._window_s, self._scans
         has_room, may_wait = False, True
         for lane in waiter.lanes:

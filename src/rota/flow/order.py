@@ -24,13 +24,15 @@ class Operation(NamedTuple):
 
     ``number`` is its place in the client's program and grows; ``devices`` are distinct and sorted;
     ``cost_s`` estimates the seconds that it has each of its devices; ``deadline_s`` is on any clock
-    that all clients of the island share, None for no deadline.
+    that all clients of the island share, None for no deadline; operations of one ``kind`` take
+    equally long, which may be learned while they wait (:meth:`rota.flow.island.Island.took`).
     """
 
     number: int
     devices: tuple[int, ...]
     cost_s: float
     deadline_s: float | None = None
+    kind: int = 0
 
 
 Tag = tuple[Any, ...]  # of one order: compared with its other tags, the smallest goes first

@@ -1,0 +1,710 @@
+"""A program's side: slices of virtual devices, functions on them, buffers as futures.
+
+A client is for one thread. Nothing here waits for what was called but :meth:`ShardedBuffer.result`
+and what asks for it; a call waits where too many before it are outstanding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rota.errors import FlowError, FlowMemoryError, InputError, OperationError, WorkerLostError
+from rota.flow import wire
+from rota.flow.functions import Spec
+from rota.flow.layout import Each, Layout, Replicated, Split, shard_shape, whole_shape
+from rota.flow.naming import Named, named
+from rota.flow.page import FINISHED, SOCKET, Page
+from rota.flow.program import Call, Lies, Trace, lowered
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_AHEAD = 1000  # operations of a worker that are called and not done
+STARTS_S = 60.0
+MOST_FREES = 256  # handles that may wait for the next call to be told of
+DEFAULT_MEMORY_BYTES = 1 << 30
+
+
+class Client:
+    """A connection to an island; :func:`rota.flow.connect` and :func:`rota.flow.local` make it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        devices: Sequence[int] | int,
+        weight: float,
+        memory_bytes: int | None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """Raises FlowError."""
+        self._on_close = on_close
+        self._host = socket.socket(socket.AF_UNIX)
+        self._host.settimeout(STARTS_S)
+        try:
+            self._host.connect(str(folder / SOCKET))
+            hello = wire.Hello(
+                name, devices if isinstance(devices, int) else list(devices), weight, memory_bytes
+            )
+            self._host.sendall(wire.encoded(hello))
+            most = devices if isinstance(devices, int) else len(devices)
+            data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, max(most, 1))
+        except OSError as error:
+            raise FlowError(f"the island at {folder} does not answer: {error}") from None
+        self._from_host = wire.Reader(wire.FromHost)
+        answers = self._from_host.take(data)
+        if not answers or isinstance(answers[0], wire.Refused):
+            raise FlowError(answers[0].error if answers else f"the island at {folder} is gone")
+        welcome: wire.Welcome = answers[0]
+        self.devices = welcome.devices
+        self.memory_bytes = welcome.memory_bytes
+        self._slots = welcome.slots
+        self._workers = [socket.socket(fileno=each) for each in descriptors]
+        self._readers = [wire.Reader(wire.FromWorker) for _ in self._workers]
+        self._page = Page(folder / "page", welcome.island_devices, welcome.island_slots)
+        self.parcels = folder / f"client{welcome.client}"
+        self._answers: dict[int, wire.Answer] = {}
+        self._lost: dict[int, str] = {}  # by worker: why
+        self._numbers = dict.fromkeys(
+            ("operation", "buffer", "program", "slice", "function", "request"), 0
+        )
+        self._programs: dict[Any, Ready] = {}
+        self._last = [0] * len(self._workers)  # the last operation that was called on each
+        self._frees: list[list[int]] = [[] for _ in self._workers]
+        self._frees_waiting = 0
+        self._held = [0] * len(self._workers)  # bytes of live buffers
+        self._load = [0] * len(self._workers)  # slices on each
+        self._poll = select.poll()
+        for each in (self._host, *self._workers):
+            self._poll.register(each, select.POLLIN)
+        self.closed = False
+
+    # -- what programs use -----------------------------------------------------------------------
+
+    def slice(self, size: int | tuple[int, ...]) -> Slice:
+        """So many virtual devices, on the client's devices that have the fewest slices.
+
+        Raises InputError if the client has not so many.
+        """
+        number = size if isinstance(size, int) else _product(size)
+        if not 1 <= number <= len(self._workers):
+            raise InputError(
+                f"slice: {number} devices are asked for; this program has {len(self._workers)}"
+            )
+        order = sorted(range(len(self._workers)), key=lambda each: (self._load[each], each))
+        workers = tuple(sorted(order[:number]))
+        for each in workers:
+            self._load[each] += 1
+        return Slice(self, self._next("slice"), workers)
+
+    def program(self, function: Callable[..., Any]) -> Program:
+        """A function of buffers, traced at its first call for such inputs; then one message."""
+        return Program(self, function)
+
+    def wait(self) -> None:
+        """Wait until all that was called is done."""
+        requests = [self._ask(each, wire.Tell) for each in range(len(self._workers))]
+        for worker, request in enumerate(requests):
+            self._answer(worker, request)
+
+    def close(self) -> None:
+        """End the client's workers; buffers are gone."""
+        if self.closed:
+            return
+        self.closed = True
+        for each in (self._host, *self._workers):
+            each.close()
+        self._page.close()
+        if self._on_close is not None:
+            self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def _next(self, kind: str, count: int = 1) -> int:
+        first = self._numbers[kind] + 1
+        self._numbers[kind] += count
+        return first
+
+    def _tell(self, worker: int, *messages: Any) -> None:
+        if self.closed:
+            raise FlowError("the client is closed; make another one by flow.connect or flow.local")
+        if worker in self._lost:
+            raise WorkerLostError(self._lost[worker])
+        words = list(messages)
+        if self._frees[worker]:
+            words.insert(0, wire.Free(self._frees[worker]))
+            self._frees_waiting -= len(self._frees[worker])
+            self._frees[worker] = []
+        try:
+            self._workers[worker].sendall(wire.encoded(words))
+        except OSError:
+            self._hear_of_loss(worker)
+            raise WorkerLostError(self._lost[worker]) from None
+
+    def _hear_of_loss(self, worker: int) -> None:
+        """Wait for the host's word on a worker whose connection has ended."""
+        until_s = time.monotonic() + 1.0
+        while worker not in self._lost and time.monotonic() < until_s:
+            self._look(0.05)
+        device = self.devices[worker]
+        self._lost.setdefault(worker, f"the worker on device {device} is gone, or its host")
+
+    def _ask(self, worker: int, kind: Callable[..., Any], *fields: Any) -> int:
+        request = self._next("request")
+        self._tell(worker, kind(request, *fields))
+        return request
+
+    def _answer(self, worker: int, request: int) -> wire.Answer:
+        while request not in self._answers:
+            if worker in self._lost:
+                raise WorkerLostError(self._lost[worker])
+            self._look(None)
+        return self._answers.pop(request)
+
+    def _look(self, timeout_s: float | None) -> None:
+        """Take in what host and workers say, waiting for it so long."""
+        wait_ms = None if timeout_s is None else 1000 * timeout_s
+        for descriptor, _ in self._poll.poll(wait_ms):
+            if descriptor == self._host.fileno():
+                self._hear_host()
+                continue
+            worker = next(i for i, s in enumerate(self._workers) if s.fileno() == descriptor)
+            data = self._workers[worker].recv(wire.READ_BYTES)
+            if not data:
+                self._poll.unregister(descriptor)
+                self._hear_of_loss(worker)
+                continue
+            for answer in self._readers[worker].take(data):
+                self._answers[answer.request] = answer
+
+    def _hear_host(self) -> None:
+        data = self._host.recv(wire.READ_BYTES)
+        if not data:
+            self._poll.unregister(self._host)
+            for worker in range(len(self._workers)):
+                self._lost.setdefault(worker, "the island's host is gone, and its workers with it")
+        for message in self._from_host.take(data):
+            worker = self._slots.index(message.slot)
+            device = self.devices[worker]
+            self._lost[worker] = f"the worker on device {device} has ended: {message.why}"
+
+    # -- buffers ---------------------------------------------------------------------------------
+
+    def _free(self, buffer: int, lies: Lies) -> None:
+        """Its handle is gone."""
+        for worker, spec in zip(lies.workers, lies.specs, strict=True):
+            self._held[worker] -= spec.nbytes
+            self._frees[worker].append(buffer)
+            self._frees_waiting += 1
+
+    def _flush_frees(self) -> None:
+        for worker, frees in enumerate(self._frees):
+            if frees and worker not in self._lost:
+                self._tell(worker)
+
+    def _hold(self, lies: Lies, extra_bytes: int, label: str) -> None:
+        """Take memory for a buffer. Raises FlowMemoryError."""
+        for worker, spec in zip(lies.workers, lies.specs, strict=True):
+            wanted = self._held[worker] + spec.nbytes + extra_bytes
+            if wanted > self.memory_bytes:
+                raise FlowMemoryError(
+                    f"{label} needs {spec.nbytes + extra_bytes:,} bytes of device "
+                    f"{self.devices[worker]}, where this program's buffers have "
+                    f"{self._held[worker]:,} of {self.memory_bytes:,}; let go of buffers, or ask "
+                    "for more by memory_bytes="
+                )
+        for worker, spec in zip(lies.workers, lies.specs, strict=True):
+            self._held[worker] += spec.nbytes
+
+    def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
+        from rota.flow.parcels import drop, receive
+
+        asked = []
+        for shard in shards:
+            worker, name = buffer.lies.workers[shard], f"fetch{self._next('request')}"
+            asked.append((worker, name, self._ask(worker, wire.Fetch, buffer.number, name)))
+        tensors = []
+        for worker, name, request in asked:
+            answer = self._answer(worker, request)
+            if answer.error is not None:
+                raise _problem(answer)
+            tensors.append(receive(self.parcels, name, copy=True))
+            drop(self.parcels, name)
+        return tensors
+
+    # -- programs --------------------------------------------------------------------------------
+
+    def _apply(self, key: Any, inputs: Sequence[Any], build: Build) -> list[Any]:
+        """Have what ``build`` adds to a trace done: at once, or by the program being traced.
+
+        ``key`` tells it from all else that is built for such inputs.
+        """
+        for each in inputs:
+            if not isinstance(each, ShardedBuffer | Traced):
+                raise InputError(
+                    f"an argument is a {type(each).__name__}; bring arrays onto devices by "
+                    "slice.put(tensor), and give constants to the function by functools.partial"
+                )
+        if traced := [each for each in inputs if isinstance(each, Traced)]:
+            trace = traced[0].trace
+            if len(traced) < len(inputs) or any(each.trace is not trace for each in traced):
+                raise InputError(
+                    "a program uses a buffer from outside of it; make it an argument of the program"
+                )
+            outputs = build(trace, [each.value for each in inputs])
+            return [Traced(self, trace, each) for each in outputs]
+        for each in inputs:
+            if each._client is not self:
+                raise InputError("a buffer is another program's; fetch it by .result() and put it")
+            each._live()
+        place = (key, tuple(each.lies for each in inputs))
+        ready = self._programs.get(place)
+        if ready is None:
+            trace = Trace([each.lies for each in inputs])
+            trace.outputs = tuple(build(trace, range(len(inputs))))
+            ready = self._programs[place] = self._define(trace)
+        return self._run(ready, inputs)
+
+    def _define(self, trace: Trace) -> Ready:
+        """Lower a program and tell workers and host of it."""
+        number, calls = self._next("program"), trace.calls()
+        labels = [each.label for each in calls]
+        steps = {}
+        for worker in range(len(self._workers)):
+            own = lowered(trace, worker, self._slots)
+            if own.steps or own.kept:
+                steps[worker] = own
+                told = wire.DefineProgram(number, own.steps, own.registers, own.outputs, labels)
+                self._tell(worker, told)
+        gangs = [[self.devices[w] for w in each.workers] for each in calls]
+        functions = [each.function for each in calls]
+        self._host.sendall(wire.encoded(wire.DefineGangs(number, gangs, functions)))
+        return Ready(number, trace, steps, len(calls))
+
+    def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
+        trace = ready.trace
+        for value in trace.outputs:
+            self._hold(trace.values[value], ready.extra_bytes, ready.label)
+        first = self._next("operation", max(1, ready.operations))
+        numbers = [self._next("buffer") for _ in trace.outputs]
+        if ready.operations:
+            self._host.sendall(wire.encoded(wire.Submit(ready.number, first)))
+        ins = [each.number for each in inputs]
+        for worker, own in ready.steps.items():
+            run = wire.Run(
+                ready.number,
+                first,
+                [ins[each] for each in own.inputs],
+                [numbers[each] for each in own.kept],
+            )
+            self._tell(worker, run)
+            self._last[worker] = first + max(0, ready.operations - 1)
+        self._wait_for_room(ready.steps)
+        return [
+            ShardedBuffer(self, number, trace.values[value])
+            for number, value in zip(numbers, trace.outputs, strict=True)
+        ]
+
+    def _wait_for_room(self, workers: Any) -> None:
+        for worker in workers:
+            done = self._page.of(self._slots[worker], FINISHED)
+            if self._last[worker] - done > MOST_AHEAD and done:
+                self._answer(worker, self._ask(worker, wire.Tell))
+        if self._frees_waiting > MOST_FREES:
+            self._flush_frees()
+
+
+class Ready:
+    """A program as the workers know it."""
+
+    def __init__(self, number: int, trace: Trace, steps: dict[int, Any], operations: int) -> None:
+        self.number, self.trace, self.steps, self.operations = number, trace, steps, operations
+        calls = trace.calls()
+        self.extra_bytes = max((each.bytes for each in calls), default=0)
+        self.label = calls[0].label if calls else "a transfer"
+
+
+class Slice:
+    """Virtual devices: shards lie on them, and functions run on all of them together."""
+
+    def __init__(self, client: Client, number: int, workers: tuple[int, ...]) -> None:
+        self.client, self.number, self.workers = client, number, workers
+        for rank, worker in enumerate(workers):
+            told = wire.DefineSlice(number, rank, len(workers), f"slice{number}")
+            client._tell(worker, told)
+
+    @property
+    def size(self) -> int:
+        """How many devices it has."""
+        return len(self.workers)
+
+    def function(
+        self,
+        function: Callable[..., Any] | str,
+        out: Layout | Sequence[Layout] | None = None,
+    ) -> Function:
+        """Compile a function for this slice; see :class:`Function`. Raises InputError."""
+        return Function(self, named(function), out)
+
+    def put(self, tensor: torch.Tensor, layout: Layout | None = None) -> ShardedBuffer:
+        """Bring an array onto the slice: replicated, or split along a dimension."""
+        from rota.flow.parcels import send
+
+        layout = layout or Replicated()
+        shape, client = tuple(tensor.shape), self.client
+        parts = [tensor] * self.size
+        if isinstance(layout, Split):
+            parts = list(tensor.tensor_split(self.size, layout.dim))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shards = range(self.size)
+        specs = tuple(Spec(shard_shape(shape, layout, self.size, i), dtype) for i in shards)
+        lies = Lies(self.number, self.workers, layout, specs)
+        client._hold(lies, 0, "put")
+        number = client._next("buffer")
+        for shard, worker in enumerate(self.workers):
+            name = f"put{number}.{shard}"
+            try:
+                send(client.parcels, name, parts[shard])
+            except OSError as error:
+                raise FlowMemoryError(f"put: there is no room for shard {shard}: {error}") from None
+            client._tell(worker, wire.Put(number, name))
+        return ShardedBuffer(client, number, lies)
+
+
+class ShardedBuffer:
+    """An array on a slice, which may not be computed yet: one handle, whatever its shards."""
+
+    def __init__(self, client: Client, number: int, lies: Lies) -> None:
+        self._client, self.number, self.lies = client, number, lies
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical array's, or each shard's if there is none."""
+        return self.lies.shape
+
+    @property
+    def layout(self) -> Layout:
+        """How it lies on its shards."""
+        return self.lies.layout
+
+    def result(self) -> torch.Tensor:
+        """Wait for the whole array. Raises OperationError, WorkerLostError; InputError for Each."""
+        import torch
+
+        lies, layout = self.lies, self.lies.layout
+        if isinstance(layout, Each) and len(lies.workers) > 1:
+            raise InputError(
+                f"result: the {len(lies.workers)} shards are no parts of a whole; take .shards(), "
+                "or say the layout of the function's outputs"
+            )
+        if isinstance(layout, Split):
+            return torch.cat(self.shards(), layout.dim)
+        return self._client._fetch(self._live(), [0])[0]
+
+    def shards(self) -> list[torch.Tensor]:
+        """Wait for all shards. Raises OperationError, WorkerLostError."""
+        return self._client._fetch(self._live(), range(len(self.lies.workers)))
+
+    def to(self, where: Slice, layout: Layout | None = None) -> ShardedBuffer:
+        """The same array on a slice, in a layout (its own). Raises InputError."""
+        return _moved(self._client, self, where, layout)
+
+    def free(self) -> None:
+        """Let go of it now, and not when the last reference is gone."""
+        if self.number:
+            number, self.number = self.number, 0
+            self._client._free(number, self.lies)
+
+    def _live(self) -> ShardedBuffer:
+        if not self.number:
+            raise InputError("the buffer was freed; keep it until its last use")
+        return self
+
+    def __del__(self) -> None:
+        if self.number and not self._client.closed:
+            self.free()
+
+
+class Traced:
+    """What stands for a buffer while a program is traced."""
+
+    def __init__(self, client: Client, trace: Trace, value: int) -> None:
+        self._client, self.trace, self.value = client, trace, value
+
+    @property
+    def lies(self) -> Lies:
+        """Where and how it will lie."""
+        return self.trace.values[self.value]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As :attr:`ShardedBuffer.shape`."""
+        return self.lies.shape
+
+    def to(self, where: Slice, layout: Layout | None = None) -> Traced:
+        """As :meth:`ShardedBuffer.to`."""
+        return _moved(self._client, self, where, layout)
+
+    def result(self) -> torch.Tensor:
+        """Refused: it does not exist yet."""
+        raise InputError("a program asks for a result while it is traced; return it, and ask then")
+
+    shards = result
+
+
+Build = Callable[[Trace, Sequence[int]], Sequence[int]]
+
+
+class Function:
+    """A compiled function on a slice: called with buffers, it returns buffers at once.
+
+    It runs on all shards together, and knows which it has by :func:`rota.flow.shard`. An argument
+    that is on another slice is brought here in its layout. ``out`` is the layout of its outputs:
+    one for all, or one each; shards of outputs that nothing is said of are no parts of a whole.
+    """
+
+    def __init__(
+        self, where: Slice, called: Named, out: Layout | Sequence[Layout] | None = None
+    ) -> None:
+        self._slice, self._named = where, called
+        self._out: Layout | Sequence[Layout]
+        self._out = out if out is not None else Each() if where.size > 1 else Replicated()
+        self._client = where.client
+        self._number = self._client._next("function")
+        self._outlines: dict[Any, tuple[list[Lies], bool, int]] = {}
+        for worker in where.workers:
+            told = wire.DefineFunction(self._number, where.number, called)
+            self._client._tell(worker, told)
+
+    @property
+    def name(self) -> str:
+        """As people know it."""
+        return self._named.name
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Buffers of what it returns. Raises InputError for what can't be its arguments."""
+        single: list[bool] = []
+
+        def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
+            here = [self._brought(trace, each) for each in values]
+            lies, is_single, most_bytes = self._outline([trace.values[each] for each in here])
+            single.append(is_single)
+            outputs = tuple(trace.add(each) for each in lies)
+            call = (self._number, self.name, self._slice.workers, tuple(here), outputs, most_bytes)
+            trace.nodes.append(Call(*call))
+            return outputs
+
+        made = self._client._apply(("call", self._number), arguments, build)
+        is_single = single[0] if single else len(made) == 1
+        return made[0] if is_single else tuple(made)
+
+    def _brought(self, trace: Trace, value: int) -> int:
+        lies = trace.values[value]
+        if lies.workers == self._slice.workers:
+            return value
+        return trace.transfer(value, _elsewhere(lies, self._slice, lies.layout))
+
+    def _outline(self, inputs: Sequence[Lies]) -> tuple[list[Lies], bool, int]:
+        """How the outputs will lie, whether there is just one, and the memory in between."""
+        key = tuple(each.specs for each in inputs)
+        if (known := self._outlines.get(key)) is not None:
+            return known
+        client, asked = self._client, []
+        for rank, worker in enumerate(self._slice.workers):
+            specs = [each.specs[rank] for each in inputs]
+            asked.append(client._ask(worker, wire.Outline, self._number, specs))
+        pairs = zip(self._slice.workers, asked, strict=True)
+        answers = [client._answer(worker, request) for worker, request in pairs]
+        for answer in answers:
+            if answer.error is not None:
+                raise _problem(answer)
+        number = len(answers[0].outputs)
+        if any(len(each.outputs) != number for each in answers):
+            raise InputError(f"{self.name} returns more tensors on some shards than on others")
+        layouts = [self._out] * number if isinstance(self._out, _LAYOUTS) else list(self._out)
+        if len(layouts) != number:
+            raise InputError(f"out: {self.name} returns {number} tensors, not {len(layouts)}")
+        lies = []
+        for i, layout in enumerate(layouts):
+            made = tuple(each.outputs[i] for each in answers)
+            whole_shape([tuple(each.shape) for each in made], layout)  # refuses what can't be
+            lies.append(Lies(self._slice.number, self._slice.workers, layout, made))
+        most_bytes = max(each.most_bytes for each in answers)
+        found = self._outlines[key] = (lies, answers[0].single, most_bytes)
+        return found
+
+
+_LAYOUTS = (Each, Replicated, Split)
+
+
+class Program:
+    """A function of buffers that is traced; its calls go to the workers in one message."""
+
+    def __init__(self, client: Client, function: Callable[..., Any]) -> None:
+        self._client, self._function = client, function
+        self._number = client._next("program")
+        self._single: dict[Any, bool] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Buffers of what it returns. Raises InputError."""
+
+        def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
+            returned = self._function(*(Traced(self._client, trace, each) for each in values))
+            self._single[key] = not isinstance(returned, tuple | list)
+            outputs = [returned] if self._single[key] else list(returned)
+            for each in outputs:
+                if not isinstance(each, Traced) or each.trace is not trace:
+                    raise InputError(
+                        f"a program returned {each!r}; return what its functions gave, alone or "
+                        "in a tuple"
+                    )
+            return [each.value for each in outputs]
+
+        key = tuple(each.lies for each in arguments if isinstance(each, ShardedBuffer | Traced))
+        made = self._client._apply(("program", self._number), arguments, build)
+        return made[0] if self._single[key] else tuple(made)
+
+
+def _moved(client: Client, value: Any, where: Slice, layout: Layout | None) -> Any:
+    """A buffer, or what stands for one, on a slice and in a layout."""
+
+    def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
+        lies = trace.values[values[0]]
+        return [trace.transfer(values[0], _elsewhere(lies, where, layout or lies.layout))]
+
+    if where.client is not client:
+        raise InputError("to: the slice is another program's")
+    [moved] = client._apply(("to", where.number, layout), [value], build)
+    return moved
+
+
+def _elsewhere(lies: Lies, where: Slice, layout: Layout) -> Lies:
+    """How an array will lie there. Raises InputError."""
+    dtype, shape = lies.specs[0].dtype, lies.shape
+    if isinstance(layout, Each) and where.size != len(lies.workers):
+        if len(lies.workers) > 1:
+            raise InputError(
+                f"an array of {len(lies.workers)} shards that are no parts of a whole can't come "
+                f"onto {where.size} devices; say the layout of the function's outputs"
+            )
+        layout = Replicated()
+    shards = range(where.size)
+    specs = tuple(Spec(shard_shape(shape, layout, where.size, i), dtype) for i in shards)
+    return Lies(where.number, where.workers, layout, specs)
+
+
+def _problem(answer: wire.Answer) -> Exception:
+    kinds = {"input": InputError, "room": FlowMemoryError}
+    return kinds.get(answer.kind, OperationError)(answer.error)
+
+
+def _product(shape: Sequence[int]) -> int:
+    found = 1
+    for each in shape:
+        found *= each
+    return found
+
+
+# -- islands of one program ------------------------------------------------------------------------
+
+
+def connect(
+    folder: str | os.PathLike[str],
+    *,
+    name: str = "",
+    devices: Sequence[int] | int = 1,
+    weight: float = 1.0,
+    memory_bytes: int | None = None,
+) -> Client:
+    """A client of the island that lies in this folder, as :func:`local` tells it.
+
+    ``devices`` are numbers of the island's, or how many of the least loaded. Raises FlowError.
+    """
+    return Client(Path(folder), name or f"pid {os.getpid()}", devices, weight, memory_bytes)
+
+
+class LocalIsland:
+    """An island of a host process of its own, for as long as this object is open."""
+
+    def __init__(self, devices: int, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
+        """Raises FlowError."""
+        if devices < 1:
+            raise InputError(f"devices: {devices}; an island has at least one")
+        memory = Path("/dev/shm")  # noqa: S108  # a folder of its own is made there
+        top = str(memory) if os.access(memory, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="rota-flow-", dir=top))
+        command = [sys.executable, "-m", "rota.flow.host", str(self.folder)]
+        self._process = subprocess.Popen(
+            [*command, str(devices), str(memory_bytes)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the program, which ends it
+        )
+        until_s = time.monotonic() + STARTS_S
+        while not (self.folder / SOCKET).exists():
+            if self._process.poll() is not None or time.monotonic() > until_s:
+                self.close()
+                raise FlowError("the island's host did not start; see what it printed")
+            time.sleep(0.01)
+
+    def connect(self, **options: Any) -> Client:
+        """As :func:`connect`, here."""
+        return connect(self.folder, **options)
+
+    def close(self) -> None:
+        """End the host and all workers."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def local(devices: int, *, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> Client:
+    """A client of an island of its own, of so many devices: a core each. Raises FlowError."""
+    island = LocalIsland(devices, memory_bytes)
+    try:
+        return Client(island.folder, f"pid {os.getpid()}", devices, 1.0, memory_bytes, island.close)
+    except BaseException:
+        island.close()
+        raise
+
+
+def repeat(times: int, body: Callable[..., Any], *values: Any) -> Any:
+    """``body`` applied so many times, each time to what it gave before."""
+    for _ in range(times):
+        given = body(*values)
+        values = given if isinstance(given, tuple) else (given,)
+    return values[0] if len(values) == 1 else values

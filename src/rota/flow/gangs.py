@@ -1,0 +1,76 @@
+"""The process group of a slice, as one of its workers has it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from rota.errors import FlowError
+from rota.flow.functions import Shard, group_from
+
+TIMEOUT = timedelta(seconds=300)
+
+
+class Gang:
+    """The workers of a slice, of which this one is ``rank``. They meet at their first operation.
+
+    ``meeting`` is a file that all of them know and nobody has made.
+    """
+
+    def __init__(self, rank: int, size: int, meeting: Path) -> None:
+        self.rank, self.size = rank, size
+        self._meeting = meeting
+        self._shard = Shard(rank, size) if size == 1 else None
+        self._sockets: dict[int, str] = {}
+        self._broken = False
+
+    def shard(self) -> Shard:
+        """What functions are told. Waits for the others. Raises FlowError once it is broken."""
+        if self._broken:
+            raise FlowError(
+                "an operation on this slice failed on one of its devices before, and its shards "
+                "can't work together any more; make a new slice"
+            )
+        if self._shard is None:
+            before = _sockets()
+            self._shard = Shard(self.rank, self.size, self._meet())
+            self._sockets = {k: v for k, v in _sockets().items() if before.get(k) != v}
+        return self._shard
+
+    def _meet(self) -> dist.ProcessGroup:
+        store = dist.PrefixStore("slice", dist.FileStore(str(self._meeting), self.size))
+        gloo = dist.ProcessGroupGloo(store, self.rank, self.size, TIMEOUT)
+        return group_from(gloo, self.rank, self.size)
+
+    def leave(self) -> None:
+        """Hang up on the others, who get an error where they would wait for this worker."""
+        if self.size == 1 or self._broken:
+            return
+        with contextlib.suppress(Exception):
+            self.shard()  # who never came would keep the others waiting
+        self._broken = True
+        for descriptor, name in self._sockets.items():
+            _hang_up(descriptor, name)
+
+
+def _sockets() -> dict[int, str]:
+    """The sockets of this process by descriptor, with names that no other socket ever has."""
+    found = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{descriptor}")
+            if name.startswith("socket:"):
+                found[descriptor] = name
+    return found
+
+
+def _hang_up(descriptor: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{descriptor}") == name:
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,172 @@
+"""The page of an island: words of shared memory by which workers take turns on its devices.
+
+Each device has a ring of turns, 1, 2, 3 ... The island's host writes which worker has each, and how
+many it has given out; whoever has the turn after those that are done works, says that it is done,
+and wakes the next one. A word has one writer at a time, so that nothing needs a lock: the host
+writes what it has given out, and how many turns are done is written by the worker at the head, or
+by the host if that worker is dead.
+
+A *bell* is a named pipe that wakes its owner, who may wait for it and for sockets at once. A ring
+is never lost, and several may count as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+RING = 64  # turns of a device that may be given out and not yet done
+DEVICE_WORDS = 8 + RING
+SLOT_WORDS = 8
+DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
+# Of a worker: the last operation that it has finished, that has its inputs, that it has begun under
+# a grant, and that it may run without a turn although the grant is gone; the bytes of its buffers.
+# And the function that it has run last, and what that usually takes.
+FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
+MEMBARRIER = {"x86_64": 324, "aarch64": 283}
+GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
+HOST = 0  # the slot of the host itself
+SOCKET = "island.sock"  # where clients find the host, beside the page
+
+
+class Page:
+    """The words of ``devices`` devices and ``slots`` workers, in a file that all map."""
+
+    def __init__(self, path: Path, devices: int, slots: int, *, make: bool = False) -> None:
+        """Raises OSError, as on a full disk."""
+        self.devices, self.slots = devices, slots
+        size = 8 * (devices * DEVICE_WORDS + slots * SLOT_WORDS)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if make:
+                os.posix_fallocate(descriptor, 0, size)
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._words = memoryview(self._map).cast("q")
+        self._slot0 = devices * DEVICE_WORDS
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._words.release()
+        self._map.close()
+
+    # -- devices -------------------------------------------------------------------------------
+
+    def done(self, device: int) -> int:
+        """The last turn on the device that is over; 0 before the first."""
+        return self._words[device * DEVICE_WORDS + DONE]
+
+    def issued(self, device: int) -> int:
+        """The last turn that was given out."""
+        return self._words[device * DEVICE_WORDS + ISSUED]
+
+    def owner(self, device: int, turn: int) -> int:
+        """The slot that has a turn which was given out."""
+        return self._words[device * DEVICE_WORDS + TURNS + turn % RING]
+
+    def give(self, device: int, turn: int, slot: int) -> None:
+        """The host gives the next turn out; at most RING are not yet done."""
+        at = device * DEVICE_WORDS
+        self._words[at + TURNS + turn % RING] = slot
+        self._words[at + ISSUED] = turn
+
+    def pass_on(self, device: int, turn: int) -> None:
+        """The turn at the head is over."""
+        self._words[device * DEVICE_WORDS + DONE] = turn
+
+    def head(self, device: int) -> int:
+        """The slot whose turn it is; -1 if nobody has the next one."""
+        at = device * DEVICE_WORDS
+        turn = self._words[at + DONE] + 1
+        if turn > self._words[at + ISSUED]:
+            return -1
+        return self._words[at + TURNS + turn % RING]
+
+    def standing(self, device: int) -> int:
+        """The slot that needs no turns on the device; 0: none."""
+        return self._words[device * DEVICE_WORDS + STANDING]
+
+    def grant(self, device: int, slot: int) -> None:
+        """Give a slot the standing grant of a device, or take it back: 0."""
+        self._words[device * DEVICE_WORDS + STANDING] = slot
+
+    # -- slots ---------------------------------------------------------------------------------
+
+    def of(self, slot: int, word: int) -> int:
+        """A word of a worker."""
+        return self._words[self._slot0 + slot * SLOT_WORDS + word]
+
+    def tell(self, slot: int, word: int, value: int) -> None:
+        """A worker writes a word of its own; the host writes ALLOWED, and all of a new worker."""
+        self._words[self._slot0 + slot * SLOT_WORDS + word] = value
+
+    def clear(self, slot: int) -> None:
+        """The slot is to be another worker's."""
+        at = self._slot0 + slot * SLOT_WORDS
+        for word in range(SLOT_WORDS):
+            self._words[at + word] = 0
+
+
+class Barrier:
+    """Makes all running threads of registered processes pass a memory barrier (membarrier(2))."""
+
+    def __init__(self) -> None:
+        """Registers this process. ``works`` is False where the kernel has no such call."""
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._number = MEMBARRIER.get(os.uname().machine)
+        self.works = self._do(REGISTER_GLOBAL_EXPEDITED)
+
+    def __call__(self) -> None:
+        """Return once all have passed it."""
+        self._do(GLOBAL_EXPEDITED)
+
+    def _do(self, command: int) -> bool:
+        return self._number is not None and self._call(self._number, command, 0, 0) == 0
+
+
+class Bells:
+    """The bells of an island, by slot, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[int, int] = {}
+
+    def make(self, slot: int) -> None:
+        """Hang up a bell. Raises OSError."""
+        os.mkfifo(self._folder / f"bell{slot}", 0o600)
+
+    def own(self, slot: int) -> int:
+        """The descriptor to wait for, of this process's own bell."""
+        return self._descriptor(slot)
+
+    def ring(self, slot: int) -> None:
+        """Wake the owner of a bell. One who is gone hears nothing."""
+        with contextlib.suppress(OSError):  # the pipe is full: the owner has much to hear already
+            os.write(self._descriptor(slot), b"\0")
+
+    def heard(self, slot: int) -> None:
+        """Forget the rings until now of this process's own bell."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._descriptor(slot), 4096)
+
+    def forget(self, slot: int) -> None:
+        """Close the descriptor of a bell that is another's from now on."""
+        if (descriptor := self._open.pop(slot, None)) is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for slot in list(self._open):
+            self.forget(slot)
+
+    def _descriptor(self, slot: int) -> int:
+        if (known := self._open.get(slot)) is not None:
+            return known
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # both ends: opening never waits
+        self._open[slot] = os.open(self._folder / f"bell{slot}", flags)
+        return self._open[slot]

@@ -1,0 +1,266 @@
+"""Messages of clients, workers and hosts of an island: each kind declared once.
+
+A message is a length of four bytes and MessagePack. Between a client and a worker they come in
+program order, and are worked off in that order but for an :class:`Outline`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from rota.errors import FlowError
+from rota.flow.functions import Spec
+from rota.flow.naming import Named
+
+LENGTH = struct.Struct("=I")
+MOST_BYTES = 1 << 28
+READ_BYTES = 1 << 18
+
+
+# -- steps of a program, as lowered for one worker -----------------------------------------------
+
+
+class Compute(Struct, array_like=True, tag=0):
+    """One gang operation, the ``offset``-th of its program; registers in, registers out."""
+
+    function: int
+    offset: int
+    inputs: list[int]
+    outputs: list[int]
+
+
+class Region(Struct, array_like=True):
+    """A part of the tensor in a register, along a dimension; all of it if ``stop`` is None."""
+
+    register: int
+    dim: int = 0
+    start: int = 0
+    stop: int | None = None
+
+
+class Send(Struct, array_like=True, tag=1):
+    """A region goes into a parcel for the worker of a slot."""
+
+    region: Region
+    parcel: str
+    slot: int
+
+
+class Receive(Struct, array_like=True, tag=2):
+    """A register is put together from parcels and own regions, behind each other along ``dim``.
+
+    Without any it is ``empty``.
+    """
+
+    register: int
+    parts: list[str | Region]
+    dim: int
+    empty: Spec | None
+
+
+class Discard(Struct, array_like=True, tag=3):
+    """Nobody needs what is in these registers any more."""
+
+    registers: list[int]
+
+
+Step = Compute | Send | Receive | Discard
+
+
+# -- from a client to a worker -------------------------------------------------------------------
+
+
+class DefineSlice(Struct, array_like=True, tag=10):
+    """The worker is shard ``rank`` of ``size``; they meet in a file of that name."""
+
+    slice: int
+    rank: int
+    size: int
+    meeting: str
+
+
+class DefineFunction(Struct, array_like=True, tag=11):
+    """A function on a slice."""
+
+    function: int
+    slice: int
+    named: Named
+
+
+class Outline(Struct, array_like=True, tag=12):
+    """What would the function give for such inputs? Answered at once."""
+
+    request: int
+    function: int
+    inputs: list[Spec]
+
+
+class DefineProgram(Struct, array_like=True, tag=13):
+    """The steps of a program on this worker; its inputs are in the first registers."""
+
+    program: int
+    steps: list[Step]
+    registers: int
+    outputs: list[int]
+    labels: list[str]  # of its operations, by offset
+
+
+class Run(Struct, array_like=True, tag=14):
+    """Run a program. ``number`` is that of its first operation among all of the client's."""
+
+    program: int
+    number: int
+    inputs: list[int]  # buffers; 0 where the shard is on another worker
+    outputs: list[int]
+
+
+class Put(Struct, array_like=True, tag=15):
+    """A buffer comes from a parcel of the client's, which is the worker's then."""
+
+    buffer: int
+    parcel: str
+
+
+class Free(Struct, array_like=True, tag=16):
+    """The client has no handle of these buffers any more."""
+
+    buffers: list[int]
+
+
+class Fetch(Struct, array_like=True, tag=17):
+    """Put a buffer into a parcel for the client, and answer."""
+
+    request: int
+    buffer: int
+    parcel: str
+
+
+class Tell(Struct, array_like=True, tag=18):
+    """Answer once all that was told before is done."""
+
+    request: int
+
+
+ToWorker = DefineSlice | DefineFunction | Outline | DefineProgram | Run | Put | Free | Fetch | Tell
+
+
+# -- from a worker to its client -----------------------------------------------------------------
+
+
+class Answer(Struct, array_like=True, tag=30):
+    """To a request; ``error`` says what is wrong with it."""
+
+    request: int
+    error: str | None = None
+    kind: str = ""
+    outputs: list[Spec] = []
+    single: bool = True
+    most_bytes: int = 0
+
+
+FromWorker = Answer
+
+
+# -- between a client and its host ---------------------------------------------------------------
+
+
+class Hello(Struct, array_like=True, tag=40):
+    """A client asks for workers on so many devices."""
+
+    name: str
+    devices: list[int] | int  # those, or so many of the least loaded
+    weight: float
+    memory_bytes: int | None  # at most held on a device
+
+
+class Welcome(Struct, array_like=True, tag=41):
+    """The client's devices, and the slots of its workers; their sockets come with it."""
+
+    client: int
+    devices: list[int]
+    slots: list[int]
+    island_devices: int
+    island_slots: int
+    memory_bytes: int
+
+
+class Refused(Struct, array_like=True, tag=42):
+    """There are no such devices, or no room for another client."""
+
+    error: str
+
+
+class DefineGangs(Struct, array_like=True, tag=43):
+    """The gang operations of a program: the devices of each, and what it takes by experience."""
+
+    program: int
+    gangs: list[list[int]]
+    functions: list[int]
+
+
+class Submit(Struct, array_like=True, tag=44):
+    """A program is run."""
+
+    program: int
+    number: int
+
+
+class Lost(Struct, array_like=True, tag=45):
+    """A worker of the client's has ended; why."""
+
+    slot: int
+    why: str
+
+
+ToHost = Hello | DefineGangs | Submit
+FromHost = Welcome | Refused | Lost
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encoded(messages: Any) -> bytes:
+    """One message, or a list of them, with its length."""
+    body = _encoder.encode(messages if isinstance(messages, list) else [messages])
+    return LENGTH.pack(len(body)) + body
+
+
+class Reader:
+    """Takes messages of some kinds out of a stream of bytes."""
+
+    def __init__(self, kinds: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(list[kinds])
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[Any]:
+        """The whole messages that have come by now. Raises FlowError."""
+        stream, at, messages = self._rest + data, 0, list[Any]()
+        while len(stream) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(stream, at)
+            if length > MOST_BYTES:
+                raise FlowError(f"a message of {length} bytes is too long")
+            end = at + LENGTH.size + length
+            if len(stream) < end:
+                break
+            try:
+                messages += self._decoder.decode(stream[at + LENGTH.size : end])
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise FlowError(f"a message can't be read: {error}") from None
+            at = end
+        self._rest = stream[at:]
+        return messages
+
+
+def received(connection: socket.socket) -> bytes | None:
+    """What has come on a socket that does not block; None at its end, empty if nothing has."""
+    try:
+        data = connection.recv(READ_BYTES)
+    except BlockingIOError:
+        return b""
+    except OSError:
+        return None
+    return data or None

@@ -1,0 +1,405 @@
+"""A worker of a client on one device: works off what the client tells it, in that order.
+
+Operations need a turn on the device; all else (parcels, memory) does not, so that nothing that
+waits for others holds a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rota.errors import InputError
+from rota.flow import wire
+from rota.flow.functions import call
+from rota.flow.gangs import Gang
+from rota.flow.naming import found
+from rota.flow.outline import outline
+from rota.flow.page import (
+    ALLOWED,
+    BEGUN,
+    FINISHED,
+    FUNCTION,
+    HELD_BYTES,
+    HOST,
+    READY,
+    TAKES_NS,
+    Barrier,
+    Bells,
+    Page,
+)
+from rota.flow.parcels import arrived, drop, receive, send
+
+MEMORY_RUNS = 32  # of a function: what it takes is their mean
+STRAY = 2  # times the mean: a longer run counts as much
+LISTEN_EVERY_NS = 300_000  # while there is something to do
+
+
+class Poison(NamedTuple):
+    """In place of a buffer: why there is none."""
+
+    kind: str
+    text: str
+
+
+class Function:
+    """A function on a slice, as this worker has found it."""
+
+    def __init__(self, call: Callable[..., Any] | None, gang: Gang, error: str) -> None:
+        self.call, self.gang, self.error = call, gang, error
+        self.runs = self.takes_ns = 0
+
+
+class Running:
+    """A program that has been begun, or will be."""
+
+    __slots__ = ("at", "checked", "number", "program", "registers", "run")
+
+    def __init__(self, program: wire.DefineProgram, run: wire.Run) -> None:
+        self.program, self.run, self.number = program, run, run.number
+        self.registers: list[Any] = []  # none before it begins
+        self.at = 0  # the next step
+        self.checked = 0  # the first step whose parcels may not be there yet
+
+    def begin(self, buffers: dict[int, Any]) -> None:
+        """Take the inputs, which are there by now."""
+        inputs = [buffers.get(each) if each else None for each in self.run.inputs]
+        self.registers = inputs + [None] * (self.program.registers - len(inputs))
+
+
+class Worker:
+    """See the module. ``slot`` is its own on the page, ``parcels`` the folder of its client's."""
+
+    def __init__(
+        self,
+        client: socket.socket,
+        host: socket.socket,
+        page: Page,
+        bells: Bells,
+        *,
+        slot: int,
+        device: int,
+        parcels: Path,
+    ) -> None:
+        self._client, self._host = client, host
+        self._page, self._bells = page, bells
+        self._slot, self._device, self._parcels = slot, device, parcels
+        self._reader = wire.Reader(wire.ToWorker)
+        self._gangs: dict[int, Gang] = {}
+        self._functions: dict[int, Function] = {}
+        self._programs: dict[int, wire.DefineProgram] = {}
+        self._buffers: dict[int, Any] = {}
+        self._queue: deque[Any] = deque()
+        self._held_bytes = 0
+        self._has_turn = False  # in the present operation
+        self._unready: deque[Running] = deque()  # programs that may wait for parcels
+
+    def serve(self) -> None:
+        """Work until the client or the host is gone."""
+        for connection in (self._client, self._host):
+            connection.setblocking(False)
+        poll = select.poll()
+        bell = self._bells.own(self._slot)
+        for each in (self._client, self._host, bell):
+            poll.register(each, select.POLLIN)
+        Barrier()  # as the host relies on
+        while True:
+            waits, until_ns = False, time.monotonic_ns() + LISTEN_EVERY_NS
+            while not waits and time.monotonic_ns() < until_ns:
+                waits = not self._work()
+            for descriptor, _ in poll.poll(None if waits else 0):
+                if descriptor == bell:
+                    self._bells.heard(self._slot)
+                elif descriptor == self._host.fileno() or not self._hear():
+                    return
+
+    def _hear(self) -> bool:
+        """Take in what the client tells; False if it is gone."""
+        data = wire.received(self._client)
+        if data is None:
+            return False
+        for message in self._reader.take(data):
+            match message:
+                case wire.Run():
+                    running = Running(self._programs[message.program], message)
+                    self._queue.append(running)
+                    self._unready.append(running)
+                case wire.DefineSlice():
+                    meeting = self._parcels / message.meeting
+                    self._gangs[message.slice] = Gang(message.rank, message.size, meeting)
+                case wire.DefineFunction():
+                    self._define(message)
+                case wire.DefineProgram():
+                    self._programs[message.program] = message
+                case wire.Outline():
+                    self._outline(message)
+                case _:
+                    self._queue.append(message)
+        return True
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    def _work(self) -> bool:
+        """Do one thing that can be done now; False if there is none."""
+        if self._unready:
+            self._look_for_parcels()
+        if not self._queue:
+            return False
+        first = self._queue[0]
+        if isinstance(first, Running):
+            return self._step(first)
+        self._queue.popleft()
+        match first:
+            case wire.Put():
+                self._hold(first.buffer, receive(self._parcels, first.parcel, copy=True))
+                drop(self._parcels, first.parcel)
+            case wire.Free():
+                for buffer in first.buffers:
+                    self._release(buffer)
+            case wire.Fetch():
+                self._fetch(first)
+            case wire.Tell():
+                self._answer(wire.Answer(first.request))
+        return True
+
+    def _look_for_parcels(self) -> None:
+        """Tell the host up to which operation all inputs are there."""
+        ready = 0
+        while self._unready:
+            running = self._unready[0]
+            steps = running.program.steps
+            while running.checked < len(steps):
+                step = steps[running.checked]
+                if isinstance(step, wire.Compute):
+                    ready = running.number + step.offset
+                elif isinstance(step, wire.Receive) and not self._has_arrived(running, step):
+                    break
+                running.checked += 1
+            if running.checked < len(steps):
+                break
+            self._unready.popleft()
+        if ready:
+            self._page.tell(self._slot, READY, ready)
+            if self._page.standing(self._device) != self._slot:
+                self._bells.ring(HOST)
+
+    def _define(self, message: wire.DefineFunction) -> None:
+        call, error = None, ""
+        try:
+            call = found(message.named)
+        except Exception as problem:
+            error = str(problem)
+        self._functions[message.function] = Function(call, self._gangs[message.slice], error)
+
+    def _outline(self, message: wire.Outline) -> None:
+        """Answer what a function would give."""
+        function = self._functions[message.function]
+        if function.call is None:
+            self._answer(wire.Answer(message.request, function.error, "input"))
+            return
+        gang = function.gang
+        try:
+            told = outline(function.call, message.inputs, gang.rank, gang.size)
+        except InputError as error:
+            self._answer(wire.Answer(message.request, str(error), "input"))
+        except Exception:
+            self._answer(wire.Answer(message.request, traceback.format_exc(), "raised"))
+        else:
+            answer = wire.Answer(message.request, None, "", list(told.outputs), told.single)
+            answer.most_bytes = told.peak_bytes
+            self._answer(answer)
+
+    def _step(self, running: Running) -> bool:
+        """The next step of a program, if it can be taken; True if it was."""
+        steps = running.program.steps
+        if not running.registers:
+            running.begin(self._buffers)
+        if running.at < len(steps):
+            step = steps[running.at]
+            match step:
+                case wire.Compute():
+                    if not self._may_run(running.number + step.offset):
+                        return False
+                    self._compute(running, step)
+                case wire.Receive():
+                    if running.checked <= running.at:
+                        return False
+                    self._receive(running, step)
+                case wire.Send():
+                    self._send(running, step)
+                case wire.Discard():
+                    for register in step.registers:
+                        running.registers[register] = None
+            running.at += 1
+        if running.at == len(steps):
+            for buffer, register in zip(running.run.outputs, running.program.outputs, strict=True):
+                if buffer:
+                    self._hold(buffer, running.registers[register])
+            self._queue.popleft()
+        return True
+
+    # -- operations ------------------------------------------------------------------------------
+
+    def _compute(self, running: Running, step: wire.Compute) -> None:
+        began_ns = time.monotonic_ns()
+        function, label = self._functions[step.function], running.program.labels[step.offset]
+        inputs = [running.registers[each] for each in step.inputs]
+        poison = next((each for each in inputs if isinstance(each, Poison)), None)
+        if poison is None:
+            outputs = self._called(function, inputs, label, len(step.outputs))
+        else:
+            function.gang.leave()  # the others of the gang are not to wait for this one
+            outputs = [poison] * len(step.outputs)
+        for register, value in zip(step.outputs, outputs, strict=True):
+            running.registers[register] = value
+        self._learn(step.function, function, time.monotonic_ns() - began_ns)
+        self._page.tell(self._slot, FINISHED, running.number + step.offset)
+        self._pass_on()
+
+    def _may_run(self, number: int) -> bool:
+        """Whether an operation may begin: by the grant, by what is left of it, or by a turn."""
+        page, device, slot = self._page, self._device, self._slot
+        self._has_turn = False
+        if page.standing(device) == slot:
+            page.tell(slot, BEGUN, number)
+            if page.standing(device) == slot:
+                return True
+        if number <= page.of(slot, ALLOWED):
+            return True
+        self._has_turn = page.head(device) == slot
+        return self._has_turn
+
+    def _pass_on(self) -> None:
+        """The operation is over: the next one's worker is to know, or the host."""
+        page, device = self._page, self._device
+        if not self._has_turn:
+            if page.standing(device) != self._slot:
+                self._bells.ring(HOST)
+            return
+        turn = page.done(device) + 1
+        page.pass_on(device, turn)
+        following = page.head(device)
+        if following != self._slot:
+            self._bells.ring(following if following >= 0 else HOST)
+        if page.issued(device) - turn < 2:
+            self._bells.ring(HOST)
+
+    def _called(
+        self, function: Function, inputs: Sequence[Any], label: str, outputs: int
+    ) -> Sequence[Any]:
+        try:
+            if function.call is None:
+                raise InputError(function.error)
+            values, _ = call(function.call, inputs, function.gang.shard())
+            if len(values) != outputs:
+                raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
+            return values
+        except SystemExit as error:
+            problem = Poison("raised", f"{label} on device {self._device} exited: {error.code}")
+        except Exception:
+            where = f"{label} on device {self._device}"
+            problem = Poison("raised", f"{where} raised\n{traceback.format_exc()}")
+        function.gang.leave()
+        return [problem] * outputs
+
+    def _learn(self, number: int, function: Function, spent_ns: int) -> None:
+        """Tell the host what the function takes."""
+        function.runs += 1
+        if function.runs == 1:  # the first run of a function is longer than others
+            return
+        if function.runs > MEMORY_RUNS:
+            spent_ns = min(spent_ns, STRAY * function.takes_ns)
+        weight = min(function.runs - 1, MEMORY_RUNS)
+        function.takes_ns += (spent_ns - function.takes_ns) // weight
+        self._page.tell(self._slot, FUNCTION, number)
+        self._page.tell(self._slot, TAKES_NS, function.takes_ns)
+
+    # -- parcels ---------------------------------------------------------------------------------
+
+    def _send(self, running: Running, step: wire.Send) -> None:
+        name, value = f"{running.number}.{step.parcel}", _region(running, step.region)
+        if isinstance(value, Poison):
+            draft = self._parcels / f"{name}.new"
+            draft.write_text(f"{value.kind}\n{value.text}")
+            draft.rename(self._parcels / f"{name}.poison")
+        else:
+            send(self._parcels, name, value)
+        self._bells.ring(step.slot)
+
+    def _has_arrived(self, running: Running, step: wire.Receive) -> bool:
+        names = [f"{running.number}.{each}" for each in step.parts if isinstance(each, str)]
+        return all(
+            arrived(self._parcels, name) or (self._parcels / f"{name}.poison").exists()
+            for name in names
+        )
+
+    def _receive(self, running: Running, step: wire.Receive) -> None:
+        if step.empty is not None:
+            dtype = getattr(torch, step.empty.dtype)
+            running.registers[step.register] = torch.empty(step.empty.shape, dtype=dtype)
+            return
+        values = [self._part(running, each) for each in step.parts]
+        poison = next((each for each in values if isinstance(each, Poison)), None)
+        whole = poison or (values[0] if len(values) == 1 else torch.cat(values, step.dim))
+        running.registers[step.register] = whole
+
+    def _part(self, running: Running, part: str | wire.Region) -> Any:
+        if isinstance(part, wire.Region):
+            return _region(running, part)
+        name = f"{running.number}.{part}"
+        poison = self._parcels / f"{name}.poison"
+        if poison.exists():
+            kind, _, text = poison.read_text().partition("\n")
+            poison.unlink()
+            return Poison(kind, text)
+        value = receive(self._parcels, name, copy=True)
+        drop(self._parcels, name)  # it had this one reader
+        return value
+
+    # -- buffers ---------------------------------------------------------------------------------
+
+    def _hold(self, buffer: int, value: Any) -> None:
+        self._buffers[buffer] = value
+        self._count(value, 1)
+
+    def _release(self, buffer: int) -> None:
+        self._count(self._buffers.pop(buffer, None), -1)
+
+    def _count(self, value: Any, sign: int) -> None:
+        if isinstance(value, torch.Tensor):
+            self._held_bytes += sign * value.nbytes
+            self._page.tell(self._slot, HELD_BYTES, self._held_bytes)
+
+    def _fetch(self, message: wire.Fetch) -> None:
+        value = self._buffers.get(message.buffer)
+        if isinstance(value, Poison):
+            self._answer(wire.Answer(message.request, value.text, value.kind))
+            return
+        try:
+            send(self._parcels, message.parcel, value)
+        except OSError as error:
+            self._answer(wire.Answer(message.request, f"no room for the result: {error}", "room"))
+            return
+        self._answer(wire.Answer(message.request))
+
+    def _answer(self, answer: wire.Answer) -> None:
+        self._client.setblocking(True)
+        with contextlib.suppress(OSError):  # the client is gone, which the next look shows
+            self._client.sendall(wire.encoded(answer))
+        self._client.setblocking(False)
+
+
+def _region(running: Running, region: wire.Region) -> Any:
+    value = running.registers[region.register]
+    if isinstance(value, Poison) or region.stop is None:
+        return value
+    return value.narrow(region.dim, region.start, region.stop - region.start).clone()
