@@ -25,7 +25,7 @@ from rota.flow import wire
 from rota.flow.functions import Spec
 from rota.flow.layout import Each, Layout, Replicated, Split, shard_shape, whole_shape
 from rota.flow.naming import Named, named
-from rota.flow.page import FINISHED, SOCKET, Page
+from rota.flow.page import FINISHED, HOST, LOG, SOCKET, Barrier, Bells, Log, Page
 from rota.flow.program import Call, Lies, Trace, lowered
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Client:
         self._readers = [wire.Reader(wire.FromWorker) for _ in self._workers]
         self._page = Page(folder / "page", welcome.island_devices, welcome.island_slots)
         self.parcels = folder / f"client{welcome.client}"
+        self._log, self._bells = Log(self.parcels / LOG), Bells(folder)
+        Barrier()  # as the host relies on
         self._answers: dict[int, wire.Answer] = {}
         self._lost: dict[int, str] = {}  # by worker: why
         self._numbers = dict.fromkeys(
@@ -127,6 +129,8 @@ class Client:
         for each in (self._host, *self._workers):
             each.close()
         self._page.close()
+        self._log.close()
+        self._bells.close()
         if self._on_close is not None:
             self._on_close()
 
@@ -240,7 +244,7 @@ class Client:
             self._held[worker] += spec.nbytes
 
     def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
-        from rota.flow.parcels import drop, receive
+        from rota.flow.parcels import drop, receive, unpack
 
         asked = []
         for shard in shards:
@@ -251,6 +255,9 @@ class Client:
             answer = self._answer(worker, request)
             if answer.error is not None:
                 raise _problem(answer)
+            if answer.packed:
+                tensors.append(unpack(answer.packed))
+                continue
             tensors.append(receive(self.parcels, name, copy=True))
             drop(self.parcels, name)
         return tensors
@@ -311,7 +318,7 @@ class Client:
         first = self._next("operation", max(1, ready.operations))
         numbers = [self._next("buffer") for _ in trace.outputs]
         if ready.operations:
-            self._host.sendall(wire.encoded(wire.Submit(ready.number, first)))
+            self._log.add(ready.number, first)
         ins = [each.number for each in inputs]
         for worker, own in ready.steps.items():
             run = wire.Run(
@@ -322,11 +329,18 @@ class Client:
             )
             self._tell(worker, run)
             self._last[worker] = first + max(0, ready.operations - 1)
+        if ready.operations and not self._stands():
+            self._bells.ring(HOST)
         self._wait_for_room(ready.steps)
         return [
             ShardedBuffer(self, number, trace.values[value])
             for number, value in zip(numbers, trace.outputs, strict=True)
         ]
+
+    def _stands(self) -> bool:
+        """Whether its workers need no turns: then the host need not be told of what they do."""
+        pairs = zip(self.devices, self._slots, strict=True)
+        return all(self._page.standing(device) == slot for device, slot in pairs)
 
     def _wait_for_room(self, workers: Any) -> None:
         for worker in workers:
@@ -371,7 +385,7 @@ class Slice:
 
     def put(self, tensor: torch.Tensor, layout: Layout | None = None) -> ShardedBuffer:
         """Bring an array onto the slice: replicated, or split along a dimension."""
-        from rota.flow.parcels import send
+        from rota.flow.parcels import pack, send
 
         layout = layout or Replicated()
         shape, client = tuple(tensor.shape), self.client
@@ -385,6 +399,9 @@ class Slice:
         client._hold(lies, 0, "put")
         number = client._next("buffer")
         for shard, worker in enumerate(self.workers):
+            if specs[shard].nbytes <= wire.PACKED_BYTES:
+                client._tell(worker, wire.Put(number, "", pack(parts[shard])))
+                continue
             name = f"put{number}.{shard}"
             try:
                 send(client.parcels, name, parts[shard])

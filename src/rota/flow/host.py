@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,11 +32,13 @@ from rota.flow.page import (
     FINISHED,
     FUNCTION,
     HOST,
+    LOG,
     READY,
     SOCKET,
     TAKES_NS,
     Barrier,
     Bells,
+    Log,
     Page,
 )
 
@@ -59,27 +61,20 @@ class Member:
         self.programs: dict[int, Gangs] = {}
         self.seconds: dict[int, float] = {}  # by function
         self.parcels = Path()
-        self.log: deque[wire.Submit] = deque()  # what may not be over, in order
+        self.runs: Callable[[], list[tuple[int, int]]] = list  # what it has run since the last call
+        self.log: deque[tuple[int, int]] = deque()  # what may not be over, in order
         self.stands = False  # it has a grant for its devices,
         self.retires = False  # or will have it once its turns are done
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
 
-    def note(self, message: wire.DefineGangs | wire.Submit) -> None:
-        """The client tells of a program, or runs one."""
-        if isinstance(message, wire.Submit):
-            self.log.append(message)
-        else:
-            self.programs[message.program] = Gangs(message)
-
-    def operations(self, message: wire.Submit) -> list[Operation]:
-        """The operations of a submission."""
-        told, known = self.programs[message.program].told, self.seconds
+    def operations(self, run: tuple[int, int]) -> list[Operation]:
+        """The operations of a program that is run."""
+        program, number = run
+        told, known = self.programs[program].told, self.seconds
         pairs = zip(told.gangs, told.functions, strict=True)
         return [
-            Operation(
-                message.number + i, tuple(gang), known.get(function, UNKNOWN_S), kind=function
-            )
+            Operation(number + i, tuple(gang), known.get(function, UNKNOWN_S), kind=function)
             for i, (gang, function) in enumerate(pairs)
         ]
 
@@ -162,7 +157,11 @@ class Host:
                 island.took(member.number, function, seconds)
             if not member.stands:
                 island.ready(member.number, place.device, page.of(slot, READY))
-        self._draining = {s: k for s, k in self._draining.items() if page.of(s, FINISHED) < k}
+        self._draining = {
+            s: k
+            for s, k in self._draining.items()
+            if s in self._places and page.of(s, FINISHED) < k
+        }
         if not self._draining:
             slots = {(p.member.number, p.device): slot for slot, p in self._places.items()}
             for ticket in island.issue():
@@ -185,9 +184,9 @@ class Host:
         """Forget what is over of a client's log."""
         slots = {device: slot for slot, device in member.slots.items()}
         while member.log:
-            first = member.log[0]
-            last = member.programs[first.program].last
-            if any(self._page.of(slots[d], FINISHED) < first.number + i for d, i in last.items()):
+            program, number = member.log[0]
+            last = member.programs[program].last
+            if any(self._page.of(slots[d], FINISHED) < number + i for d, i in last.items()):
                 member.busy_at_s = time.monotonic()
                 return
             member.log.popleft()
@@ -197,6 +196,7 @@ class Host:
         """Give and take back grants; True if it must be looked again soon."""
         soon = False
         for member in self._members.values():
+            self._take_runs(member)
             self._prune(member)
         for member in self._members.values():
             beside = self._beside(member)
@@ -232,10 +232,11 @@ class Host:
             page.grant(device, 0)
         self._barrier()
         self._hear_all(member)  # a client tells the host first, and its workers then
+        member.log.extend(member.runs())
         member.stands = False
         need = {device: page.of(slot, BEGUN) for slot, device in member.slots.items()}
         self._prune(member)
-        operations = [each for message in member.log for each in member.operations(message)]
+        operations = [each for run in member.log for each in member.operations(run)]
         for operation in reversed(operations):
             if any(need[each] >= operation.number for each in operation.devices):
                 for each in operation.devices:
@@ -258,7 +259,8 @@ class Host:
         """Take in all that the client has told by now."""
         while data := wire.received(member.connection):
             for message in member.reader.take(data):
-                member.note(message)
+                if isinstance(message, wire.DefineGangs):
+                    member.programs[message.program] = Gangs(message)
 
     def _pass_dead(self) -> None:
         """Let turns of workers that are dead be over."""
@@ -297,16 +299,16 @@ class Host:
                 case wire.Hello():
                     self._admit(member, message)
                 case wire.DefineGangs():
-                    member.note(message)
-                case wire.Submit():
-                    self._submit(member, message)
+                    member.programs[message.program] = Gangs(message)
 
-    def _submit(self, member: Member, message: wire.Submit) -> None:
-        member.note(message)
+    def _take_runs(self, member: Member) -> None:
+        """Take note of what the client runs by now."""
+        for run in member.runs():
+            member.log.append(run)
+            if not member.stands:
+                self._island.submit(member.number, member.operations(run))
         if len(member.log) > MOST_LOGGED:
             self._prune(member)
-        if not member.stands:
-            self._island.submit(member.number, member.operations(message))
 
     def _admit(self, member: Member, hello: wire.Hello) -> None:
         try:
@@ -318,6 +320,7 @@ class Host:
         member.name = hello.name
         member.parcels = self._folder / f"client{member.number}"
         member.parcels.mkdir(mode=0o700)
+        member.runs = Log(member.parcels / LOG, make=True).take
         self._members[member.number] = member
         member.weight = hello.weight
         self._island.join(member.number, member.weight, devices)

@@ -26,6 +26,8 @@ DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # a grant, and that it may run without a turn although the grant is gone; the bytes of its buffers.
 # And the function that it has run last, and what that usually takes.
 FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
+MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
+LOG = "log"  # in the folder of a client
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 HOST = 0  # the slot of the host itself
@@ -38,16 +40,8 @@ class Page:
     def __init__(self, path: Path, devices: int, slots: int, *, make: bool = False) -> None:
         """Raises OSError, as on a full disk."""
         self.devices, self.slots = devices, slots
-        size = 8 * (devices * DEVICE_WORDS + slots * SLOT_WORDS)
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            if make:
-                os.posix_fallocate(descriptor, 0, size)
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._words = memoryview(self._map).cast("q")
+        words = devices * DEVICE_WORDS + slots * SLOT_WORDS
+        self._words, self._map = _mapped(path, words, make=make)
         self._slot0 = devices * DEVICE_WORDS
 
     def close(self) -> None:
@@ -110,6 +104,52 @@ class Page:
         at = self._slot0 + slot * SLOT_WORDS
         for word in range(SLOT_WORDS):
             self._words[at + word] = 0
+
+
+class Log:
+    """What a client has run: programs and the numbers of their first operations, in order.
+
+    The client writes and the host reads. While the client has a standing grant nobody needs to be
+    told; the barrier by which the host takes grants back shows it all that was written.
+    """
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        """Raises OSError."""
+        self._words, self._map = _mapped(path, 1 + 2 * MOST_RUNS, make=make)
+        self.seen = 0
+
+    def add(self, program: int, number: int) -> None:
+        """The client runs a program."""
+        words = self._words
+        at = 1 + 2 * (words[0] % MOST_RUNS)
+        words[at], words[at + 1] = program, number
+        words[0] += 1
+
+    def take(self) -> list[tuple[int, int]]:
+        """What was written since the last call."""
+        words, found = self._words, list[tuple[int, int]]()
+        for run in range(self.seen, words[0]):
+            at = 1 + 2 * (run % MOST_RUNS)
+            found.append((words[at], words[at + 1]))
+        self.seen += len(found)
+        return found
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._words.release()
+        self._map.close()
+
+
+def _mapped(path: Path, words: int, *, make: bool) -> tuple[memoryview, mmap.mmap]:
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if make else 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if make:  # to write into memory that has no room would end the process
+            os.posix_fallocate(descriptor, 0, 8 * words)
+        made = mmap.mmap(descriptor, 8 * words)
+    finally:
+        os.close(descriptor)
+    return memoryview(made).cast("q"), made
 
 
 class Barrier:

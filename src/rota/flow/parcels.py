@@ -179,6 +179,22 @@ def drop(folder: Folder, name: str, spares: Spares | None = None) -> None:
         os.unlink(path)
 
 
+def pack(tensor: torch.Tensor) -> bytes:
+    """The tensor as a parcel holds it, for a message. Raises InputError for one that won't do."""
+    header = _header_of(tensor)
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return header + bytes(_bytes_of(dense))
+
+
+def unpack(packed: bytes) -> torch.Tensor:
+    """The tensor of :func:`pack`. Raises OSError (EBADMSG) for anything else."""
+    form = _form(packed, len(packed), "a message")
+    if not prod(form.shape):
+        return torch.empty(form.shape, dtype=form.dtype, device="cpu")
+    data = bytearray(packed[form.data_at :])
+    return torch.frombuffer(data, dtype=form.dtype).view(form.shape)
+
+
 def _path(folder: Folder, name: str) -> str:
     if not NAME.fullmatch(name):
         raise InputError(
@@ -224,6 +240,11 @@ def _header_of(tensor: torch.Tensor) -> bytes:
 
 def _read_header(descriptor: int, path: str) -> _Form:
     head = os.pread(descriptor, HEADER.size + 8 * MOST_DIMS, 0)
+    return _form(head, os.fstat(descriptor).st_size, path)
+
+
+def _form(head: bytes, length: int, path: str) -> _Form:
+    """What a header says of ``length`` bytes. Raises OSError (EBADMSG)."""
     try:
         magic, ndim, name = HEADER.unpack_from(head)
         shape = struct.unpack_from(f"={ndim}q", head, HEADER.size)
@@ -233,7 +254,7 @@ def _read_header(descriptor: int, path: str) -> _Form:
     except (struct.error, AttributeError, ValueError):
         magic, size = b"", 0
     # A mapping beyond the end of a file would end this process.
-    if magic != MAGIC or os.fstat(descriptor).st_size != size:
+    if magic != MAGIC or length != size:
         raise OSError(errno.EBADMSG, "this file is no whole parcel", path)
     return _Form(dtype, shape, data_at)
 

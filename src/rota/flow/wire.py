@@ -20,6 +20,7 @@ from rota.flow.naming import Named
 LENGTH = struct.Struct("=I")
 MOST_BYTES = 1 << 28
 READ_BYTES = 1 << 18
+PACKED_BYTES = 1 << 16  # a tensor that is not larger goes with the message
 
 
 # -- steps of a program, as lowered for one worker -----------------------------------------------
@@ -120,10 +121,11 @@ class Run(Struct, array_like=True, tag=14):
 
 
 class Put(Struct, array_like=True, tag=15):
-    """A buffer comes from a parcel of the client's, which is the worker's then."""
+    """A buffer: packed, or in a parcel of the client's, which is the worker's then."""
 
     buffer: int
     parcel: str
+    packed: bytes = b""
 
 
 class Free(Struct, array_like=True, tag=16):
@@ -133,7 +135,7 @@ class Free(Struct, array_like=True, tag=16):
 
 
 class Fetch(Struct, array_like=True, tag=17):
-    """Put a buffer into a parcel for the client, and answer."""
+    """Answer with a buffer, packed if it is small, or else in a parcel for the client."""
 
     request: int
     buffer: int
@@ -161,6 +163,7 @@ class Answer(Struct, array_like=True, tag=30):
     outputs: list[Spec] = []
     single: bool = True
     most_bytes: int = 0
+    packed: bytes = b""
 
 
 FromWorker = Answer
@@ -203,13 +206,6 @@ class DefineGangs(Struct, array_like=True, tag=43):
     functions: list[int]
 
 
-class Submit(Struct, array_like=True, tag=44):
-    """A program is run."""
-
-    program: int
-    number: int
-
-
 class Lost(Struct, array_like=True, tag=45):
     """A worker of the client's has ended; why."""
 
@@ -217,7 +213,7 @@ class Lost(Struct, array_like=True, tag=45):
     why: str
 
 
-ToHost = Hello | DefineGangs | Submit
+ToHost = Hello | DefineGangs
 FromHost = Welcome | Refused | Lost
 
 _encoder = msgspec.msgpack.Encoder()

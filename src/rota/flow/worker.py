@@ -37,9 +37,9 @@ from rota.flow.page import (
     Bells,
     Page,
 )
-from rota.flow.parcels import arrived, drop, receive, send
+from rota.flow.parcels import arrived, drop, pack, receive, send, unpack
 
-MEMORY_RUNS = 32  # of a function: what it takes is their mean
+MEMORY_RUNS = 8  # of a function: what it takes is their mean
 STRAY = 2  # times the mean: a longer run counts as much
 LISTEN_EVERY_NS = 300_000  # while there is something to do
 
@@ -160,8 +160,7 @@ class Worker:
         self._queue.popleft()
         match first:
             case wire.Put():
-                self._hold(first.buffer, receive(self._parcels, first.parcel, copy=True))
-                drop(self._parcels, first.parcel)
+                self._hold(first.buffer, self._put(first))
             case wire.Free():
                 for buffer in first.buffers:
                     self._release(buffer)
@@ -379,10 +378,20 @@ class Worker:
             self._held_bytes += sign * value.nbytes
             self._page.tell(self._slot, HELD_BYTES, self._held_bytes)
 
+    def _put(self, message: wire.Put) -> torch.Tensor:
+        if message.packed:
+            return unpack(message.packed)
+        value = receive(self._parcels, message.parcel, copy=True)
+        drop(self._parcels, message.parcel)
+        return value
+
     def _fetch(self, message: wire.Fetch) -> None:
         value = self._buffers.get(message.buffer)
         if isinstance(value, Poison):
             self._answer(wire.Answer(message.request, value.text, value.kind))
+            return
+        if value.nbytes <= wire.PACKED_BYTES:
+            self._answer(wire.Answer(message.request, packed=pack(value)))
             return
         try:
             send(self._parcels, message.parcel, value)
