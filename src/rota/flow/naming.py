@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import linecache
+import math
 import os
 import sys
 import textwrap
@@ -155,8 +156,10 @@ class _Gathered:
         self._provided: set[str] = set()
 
     def text(self) -> str:
-        head = ["from __future__ import annotations", "", "import torch"]
-        return "\n".join([*head, *self._imports, "", *self._definitions])
+        imports = dict.fromkeys(["import torch", *self._imports])
+        return "\n".join(
+            ["from __future__ import annotations", "", *imports, "", *self._definitions]
+        )
 
     def add(self, function: types.FunctionType) -> None:
         """Adds a function of the module and what it names."""
@@ -213,7 +216,7 @@ class _Gathered:
             for part in reversed(path):
                 module = f"{module}.{part}"
                 statement = f"import {module}"
-                if module in sys.modules and statement not in self._imports:
+                if module in sys.modules:
                     self._imports.insert(0, statement)
 
 
@@ -226,17 +229,14 @@ def _text_of(function: types.FunctionType) -> str:
         raise InputError(
             f"{name} has no source that can be read ({error}): put it into a module, and import it"
         ) from error
-    plain = inspect.unwrap(function)
     try:
         tree = ast.parse(text)
-        flag = plain.__code__.co_flags & __future__.annotations.compiler_flag
-        compiled = compile(text, "<source>", "exec", flags=flag, dont_inherit=True)
     except SyntaxError as error:
         raise InputError(
             f"the source of {name} is no whole definition ({error}): put it into a module"
         ) from error
-    codes = [code for code in compiled.co_consts if isinstance(code, types.CodeType)]
-    if not any(_body(code) == _body(plain.__code__) for code in codes):
+    plain = inspect.unwrap(function)
+    if not _is_made_of_its_source(plain.__code__):
         raise InputError(
             f"the source of {name} has changed since it was defined: define it anew, or start anew"
         )
@@ -249,9 +249,21 @@ def _text_of(function: types.FunctionType) -> str:
     return text
 
 
-def _body(code: types.CodeType) -> tuple[object, ...]:
-    constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
-    return code.co_code, code.co_names, code.co_varnames, constants
+def _is_made_of_its_source(code: types.CodeType) -> bool:
+    """Returns True if the file or cell of a function, compiled anew, has that very code in it.
+
+    A script is compiled whole, a notebook's cell statement by statement; the code may differ.
+    """
+    flags = code.co_flags & __future__.annotations.compiler_flag
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except SyntaxError:
+        return False
+    for part in [tree, *(ast.Module([statement], []) for statement in tree.body)]:
+        compiled = compile(part, code.co_filename, "exec", flags=flags, dont_inherit=True)
+        if any(each == code for each in _codes(compiled)):
+            return True
+    return False
 
 
 def _global_names(function: str, text: str) -> list[str]:
@@ -293,7 +305,8 @@ def _import_of(name: str, value: Any, scope: dict[str, Any]) -> str | None:
         if not isinstance(source, str) or source in ("__main__", scope.get("__name__")):
             continue
         if attribute and getattr(sys.modules.get(source), attribute, None) is value:
-            return f"from {source} import {attribute} as {name}"
+            alias = "" if attribute == name else f" as {name}"
+            return f"from {source} import {attribute}{alias}"
     return None
 
 
@@ -341,7 +354,7 @@ def _constant(value: Any) -> str | None:
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if type(value) is float:
-        return f"float({value.hex()!r})"
+        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if type(value) in (int, bool, str, bytes, complex, type(None), type(...)):
         text = repr(value)
         return text if len(text) <= _CONSTANT_BYTES else None

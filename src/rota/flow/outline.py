@@ -48,7 +48,7 @@ class Outline(msgspec.Struct, frozen=True):
         single: True if it returns a bare tensor, False if a tuple or list.
         peak_bytes: Most bytes held at once by tensors that the function makes, outputs included.
             Not counted: its inputs, tensors made outside it (weights of an exported module),
-            workspaces and buffers of kernels and collectives, rounding by the allocator.
+            sparse tensors, workspaces of kernels and collectives, rounding by the allocator.
         random: True if it draws random numbers, so that a call needs a seed to be repeatable.
     """
 
@@ -72,7 +72,8 @@ def outline(
         specs: Specs of this shard's inputs.
         rank: What ``flow.shard().rank`` is.
         size: What ``flow.shard().size`` is.
-        device: Type of the fake device, ``"cpu"`` or ``"cuda"``; neither needs the hardware.
+        device: Type of the fake device. ``"cuda"`` finds tensors made on the CPU by mistake. It
+            needs no GPU, but for ``dist.broadcast`` and what else asks for a GPU's properties.
 
     Raises:
         InputError: The function writes to an input or to a tensor made outside it, returns
@@ -153,6 +154,8 @@ class _Account(TorchDispatchMode):
         return result
 
     def _refuse_write(self, tensor: torch.Tensor) -> None:
+        if tensor.layout != torch.strided:
+            return
         storage = tensor.untyped_storage()._cdata
         if storage in self._inputs:
             raise writes_to_input(self._name, self._inputs[storage])
@@ -176,6 +179,8 @@ class _Account(TorchDispatchMode):
                 )
 
     def _count(self, tensor: torch.Tensor) -> None:
+        if tensor.layout != torch.strided:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._made or key in self._inputs:
