@@ -305,9 +305,11 @@ def call(
     if seed is not None:
         torch.manual_seed(seed)
     with on(place), torch.enable_grad():
-        returned = function(*[tensor.detach() for tensor in inputs])
         name = name_of(function)
-        watch.check(name)
+        try:
+            returned = function(*[tensor.detach() for tensor in inputs])
+        finally:
+            watch.check(name)
         outputs, single = returned_tensors(name, returned)
         return owned(outputs, inputs), single
 

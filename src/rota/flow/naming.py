@@ -63,10 +63,7 @@ def named(function: Function | str | os.PathLike[str]) -> Named:
         return by_source(function)
     module = sys.modules.get(function.__module__)
     if getattr(module, function.__name__, None) is not function:
-        raise InputError(
-            f"{function.__module__}:{function.__name__} leads to something else than the function "
-            "that was given: give the function that its module has under its name"
-        )
+        raise _leads_elsewhere(function)
     return Named("import", f"{function.__module__}:{function.__name__}")
 
 
@@ -146,6 +143,13 @@ def _nameable(function: Function) -> types.FunctionType:
     return function
 
 
+def _leads_elsewhere(function: types.FunctionType) -> InputError:
+    return InputError(
+        f"{function.__module__}:{function.__name__} leads to something else than the function that "
+        "was given or named: use the function that its module has under its own name"
+    )
+
+
 class _Gathered:
     """The source that defines one function: what it names comes before it."""
 
@@ -164,6 +168,8 @@ class _Gathered:
     def add(self, function: types.FunctionType) -> None:
         """Adds a function of the module and what it names."""
         name = _nameable(function).__name__
+        if self._globals.get(name) is not function:
+            raise _leads_elsewhere(function)
         self._provided.add(name)
         text = _text_of(function)
         tree = ast.parse(text)

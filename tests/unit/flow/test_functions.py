@@ -228,6 +228,16 @@ def test_a_write_to_an_input_is_refused_by_its_number(write, index):
         call(write, [torch.ones(2, 2), torch.ones(2, 2)], ALONE)
 
 
+def test_a_write_to_an_input_is_seen_though_the_function_raises():
+    def fail(x):
+        x.add_(1)
+        raise ValueError("after the write")
+
+    with pytest.raises(InputError, match="fail writes to its input 0") as caught:
+        call(fail, [torch.ones(2)], ALONE)
+    assert "after the write" in str(caught.value.__context__)
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [

@@ -275,7 +275,12 @@ def test_submodules_named_as_attributes_are_imported(module, tmp_path):
         ("def f(x): return made(x)", "inner is defined within a function"),
         ("def f(x):\n    global N\n    N = x", "f writes to the global 'N'.*keep no state"),
         ("def h(x): return later(x)\ndef f(x): return h(x)", "h names 'later'"),
-        ("def h(x): return x\nf = torch.no_grad()(h)", "h was wrapped after its definition"),
+        ("def f(x): return x\nf = torch.no_grad()(f)", "f was wrapped after its definition"),
+        ("def h(x): return x\nf = torch.no_grad()(h)", "written:h leads to something else"),
+        (
+            "def h(x): return x\nold = h\ndef h(x): return 2 * x\ndef f(x): return old(h(x))",
+            "written:h leads to something else",
+        ),
     ],
 )
 def test_a_source_without_what_its_function_needs_is_refused(module, text, message):
