@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -120,6 +121,8 @@ class _Account(TorchDispatchMode):
     are refused too: they would reach real peers.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, name: str, inputs: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
         super().__init__()
         self._name = name
@@ -136,18 +139,20 @@ class _Account(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for tensor in _written(func, args, kwargs):
-            self._refuse_write(tensor)
-        if func.namespace == "c10d":
-            self._refuse_other_groups(args)
-        self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
-        outside = any(
-            isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
-            for leaf in tree_leaves((args, kwargs))
-        )
+        view_of_outside = False
+        if not isinstance(func, HigherOrderOperator):  # its own operations come here as well
+            for tensor in _written(func, args, kwargs):
+                self._refuse_write(tensor)
+            if func.namespace == "c10d":
+                self._refuse_other_groups(args)
+            self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
+            # A view of a tensor made outside has no memory of its own.
+            view_of_outside = _is_view(func) and any(
+                isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor)
+                for leaf in tree_leaves((args, kwargs))
+            )
         result = func(*args, **kwargs)
-        # A view of a tensor made outside has no memory of its own.
-        if not (outside and _is_view(func)):
+        if not view_of_outside:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self._count(leaf)
@@ -223,6 +228,8 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
 
 @cache
 def _is_view(func: Any) -> bool:
+    if func._opname == "lift_fresh":  # torch.tensor(...) passes what it has just made
+        return False
     return any(answer.alias_info is not None for answer in func._schema.returns)
 
 

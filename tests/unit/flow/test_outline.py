@@ -214,6 +214,29 @@ def test_autograd_is_on_inside():
         assert outputs_of(gradient, X, X) == (X,)
 
 
+def test_an_optimizer_made_inside_may_write_its_own_state():
+    def train(x):
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.AdamW([weight])
+        (x * weight).sum().backward()
+        optimizer.step()
+        return weight
+
+    assert outputs_of(train) == (Spec((3,)),)
+
+
+def test_conditions_on_data_within_torch_are_outlined_and_their_writes_seen():
+    def conditional(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    def careless(x):
+        return torch.cond(x.sum() > 0, lambda x: x.add_(1), lambda x: x - 1, (x,))
+
+    assert outputs_of(conditional) == (X,)
+    with pytest.raises(InputError, match="careless writes to its input 0"):
+        outputs_of(careless)
+
+
 def test_what_a_function_caches_fits_its_next_outline():
     @functools.cache
     def mask(size):
