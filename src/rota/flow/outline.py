@@ -103,7 +103,7 @@ def outline(
                     f"{name} can't be outlined, fake tensors lack an operation: give its outputs "
                     f"by out=... ({error}{_where(error)})"
                 ) from error
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 given = ", ".join(map(str, specs)) or "no inputs"
                 raise InputError(
                     f"{name} raised {type(error).__name__} for {given}{_where(error)}: "
@@ -279,7 +279,7 @@ def _fakes() -> FakeTensorMode:
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """Returns the innermost line of the user's code in a traceback, such as `` at a.py:3``."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_LIBRARIES):
@@ -287,7 +287,7 @@ def _where(error: Exception) -> str:
     return ""
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: BaseException) -> str:
     if "Default process group" in str(error):
         return (
             " (give collectives group=flow.shard().group, and ask flow.shard() for rank and size)"

@@ -360,3 +360,11 @@ def test_outputs_that_are_not_tensors_are_refused():
         outputs_of(lambda x: (x, (x,)))
     with pytest.raises(InputError, match="output 0 of <lambda> has the layout"):
         outputs_of(lambda x: x.to_sparse())
+
+
+def test_a_function_that_exits_does_not_end_the_client():
+    def leave(x):
+        raise SystemExit(3)
+
+    with pytest.raises(InputError, match="leave raised SystemExit for .*: 3"):
+        outputs_of(leave)
