@@ -366,5 +366,5 @@ def test_a_function_that_exits_does_not_end_the_client():
     def leave(x):
         raise SystemExit(3)
 
-    with pytest.raises(InputError, match="leave raised SystemExit for .*: 3"):
+    with pytest.raises(InputError, match=r"leave raised SystemExit for .*: 3"):
         outputs_of(leave)
