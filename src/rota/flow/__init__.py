@@ -11,8 +11,8 @@ asynchronously::
         x = pair.put(torch.arange(6.0), flow.Split(0))
         print(double(double(x)).result())
 
-The order of operations (``flow.order``, ``flow.island``) is for agents and simulators too: importing
-this package loads none of its parts, and no torch.
+The order of operations (``flow.order``, ``flow.island``) is for agents and simulators as well:
+importing this package loads none of its parts, and no torch.
 """
 
 from importlib import import_module

@@ -25,15 +25,26 @@ from rota.flow import wire
 from rota.flow.functions import Spec
 from rota.flow.layout import Each, Layout, Replicated, Split, shard_shape, whole_shape
 from rota.flow.naming import Named, named
-from rota.flow.page import FINISHED, HOST, LOG, SOCKET, Barrier, Bells, Log, Page
-from rota.flow.program import Call, Lies, Trace, lowered
+from rota.flow.page import (
+    ALLOWED_BYTES,
+    FINISHED,
+    HOST,
+    LOG,
+    SOCKET,
+    USED_BYTES,
+    Barrier,
+    Bells,
+    Log,
+    Page,
+)
+from rota.flow.program import Call, Lies, Trace, extra_bytes, lowered
 
 if TYPE_CHECKING:
     import torch
 
 MOST_AHEAD = 1000  # operations of a worker that are called and not done
 STARTS_S = 60.0
-MOST_FREES = 256  # handles that may wait for the next call to be told of
+MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 DEFAULT_MEMORY_BYTES = 1 << 30
 
 
@@ -85,7 +96,10 @@ class Client:
         self._programs: dict[Any, Ready] = {}
         self._last = [0] * len(self._workers)  # the last operation that was called on each
         self._frees: list[list[int]] = [[] for _ in self._workers]
-        self._frees_waiting = 0
+        self._frees_bytes = 0
+        self._telling = False
+        self._extra = [0] * len(self._workers)  # bytes that operations need besides, at most
+        self._given: wire.Given | None = None
         self._held = [0] * len(self._workers)  # bytes of live buffers
         self._load = [0] * len(self._workers)  # slices on each
         self._poll = select.poll()
@@ -160,13 +174,17 @@ class Client:
         words = list(messages)
         if self._frees[worker]:
             words.insert(0, wire.Free(self._frees[worker]))
-            self._frees_waiting -= len(self._frees[worker])
             self._frees[worker] = []
+            if not any(self._frees):
+                self._frees_bytes = 0
+        self._telling = True  # a handle may be let go of meanwhile
         try:
             self._workers[worker].sendall(wire.encoded(words))
         except OSError:
+            self._telling = False
             self._hear_of_loss(worker)
             raise WorkerLostError(self._lost[worker]) from None
+        self._telling = False
 
     def _hear_of_loss(self, worker: int) -> None:
         """Wait for the host's word on a worker whose connection has ended."""
@@ -211,6 +229,9 @@ class Client:
             for worker in range(len(self._workers)):
                 self._lost.setdefault(worker, "the island's host is gone, and its workers with it")
         for message in self._from_host.take(data):
+            if isinstance(message, wire.Given):
+                self._given = message
+                continue
             worker = self._slots.index(message.slot)
             device = self.devices[worker]
             self._lost[worker] = f"the worker on device {device} has ended: {message.why}"
@@ -222,26 +243,66 @@ class Client:
         for worker, spec in zip(lies.workers, lies.specs, strict=True):
             self._held[worker] -= spec.nbytes
             self._frees[worker].append(buffer)
-            self._frees_waiting += 1
+            self._frees_bytes += spec.nbytes
+            self._count(worker)
+        if self._frees_bytes * MOST_FREE_PARTS > self.memory_bytes and not self._telling:
+            self._flush_frees()
 
     def _flush_frees(self) -> None:
         for worker, frees in enumerate(self._frees):
             if frees and worker not in self._lost:
                 self._tell(worker)
 
-    def _hold(self, lies: Lies, extra_bytes: int, label: str) -> None:
-        """Take memory for a buffer. Raises FlowMemoryError."""
-        for worker, spec in zip(lies.workers, lies.specs, strict=True):
-            wanted = self._held[worker] + spec.nbytes + extra_bytes
-            if wanted > self.memory_bytes:
+    def _count(self, worker: int, more_bytes: int = 0) -> int:
+        """Say what memory is counted on; returns it."""
+        used_bytes = self._held[worker] + max(self._extra[worker], 0) + more_bytes
+        self._page.tell(self._slots[worker], USED_BYTES, used_bytes)
+        return used_bytes
+
+    def _hold(self, lies: Sequence[Lies], extra_bytes: int, label: str) -> None:
+        """Take memory for buffers, and for what their operations need besides.
+
+        Waits while other programs have it. Raises FlowMemoryError.
+        """
+        more = dict.fromkeys((each for one in lies for each in one.workers), 0)
+        for one in lies:
+            for worker, spec in zip(one.workers, one.specs, strict=True):
+                more[worker] += spec.nbytes
+        for worker, more_bytes in more.items():
+            extra = max(self._extra[worker], extra_bytes)
+            if self._held[worker] + more_bytes + extra > self.memory_bytes:
                 raise FlowMemoryError(
-                    f"{label} needs {spec.nbytes + extra_bytes:,} bytes of device "
+                    f"{label} needs {more_bytes + extra_bytes:,} bytes of device "
                     f"{self.devices[worker]}, where this program's buffers have "
                     f"{self._held[worker]:,} of {self.memory_bytes:,}; let go of buffers, or ask "
                     "for more by memory_bytes="
                 )
-        for worker, spec in zip(lies.workers, lies.specs, strict=True):
-            self._held[worker] += spec.nbytes
+        before = {worker: self._extra[worker] for worker in more}
+        while True:
+            wanted = {}
+            for worker, more_bytes in more.items():
+                self._extra[worker] = max(self._extra[worker], extra_bytes)
+                wanted[self._slots[worker]] = self._count(worker, more_bytes)
+            if all(self._page.of(slot, ALLOWED_BYTES) >= b for slot, b in wanted.items()):
+                break
+            for worker in more:
+                self._extra[worker] = before[worker]
+                self._count(worker)
+            self._want(wanted, label)
+        for worker, more_bytes in more.items():
+            self._held[worker] += more_bytes
+
+    def _want(self, wanted: dict[int, int], label: str) -> None:
+        """Wait for the host to give so much memory. Raises FlowMemoryError, WorkerLostError."""
+        self._flush_frees()
+        self._given = None
+        self._host.sendall(wire.encoded(wire.Want(wanted)))
+        while self._given is None:
+            if self._lost:
+                raise WorkerLostError(next(iter(self._lost.values())))
+            self._look(None)
+        if self._given.error is not None:
+            raise FlowMemoryError(f"{label}: {self._given.error}")
 
     def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
         from rota.flow.parcels import drop, receive, unpack
@@ -313,8 +374,7 @@ class Client:
 
     def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
         trace = ready.trace
-        for value in trace.outputs:
-            self._hold(trace.values[value], ready.extra_bytes, ready.label)
+        self._hold([trace.values[each] for each in trace.outputs], ready.extra_bytes, ready.label)
         first = self._next("operation", max(1, ready.operations))
         numbers = [self._next("buffer") for _ in trace.outputs]
         if ready.operations:
@@ -347,8 +407,6 @@ class Client:
             done = self._page.of(self._slots[worker], FINISHED)
             if self._last[worker] - done > MOST_AHEAD and done:
                 self._answer(worker, self._ask(worker, wire.Tell))
-        if self._frees_waiting > MOST_FREES:
-            self._flush_frees()
 
 
 class Ready:
@@ -357,7 +415,7 @@ class Ready:
     def __init__(self, number: int, trace: Trace, steps: dict[int, Any], operations: int) -> None:
         self.number, self.trace, self.steps, self.operations = number, trace, steps, operations
         calls = trace.calls()
-        self.extra_bytes = max((each.bytes for each in calls), default=0)
+        self.extra_bytes = max((extra_bytes(trace, each) for each in steps), default=0)
         self.label = calls[0].label if calls else "a transfer"
 
 
@@ -396,7 +454,7 @@ class Slice:
         shards = range(self.size)
         specs = tuple(Spec(shard_shape(shape, layout, self.size, i), dtype) for i in shards)
         lies = Lies(self.number, self.workers, layout, specs)
-        client._hold(lies, 0, "put")
+        client._hold([lies], 0, "put")
         number = client._next("buffer")
         for shard, worker in enumerate(self.workers):
             if specs[shard].nbytes <= wire.PACKED_BYTES:
@@ -569,7 +627,9 @@ class Function:
             made = tuple(each.outputs[i] for each in answers)
             whole_shape([tuple(each.shape) for each in made], layout)  # refuses what can't be
             lies.append(Lies(self._slice.number, self._slice.workers, layout, made))
-        most_bytes = max(each.most_bytes for each in answers)
+        most_bytes = max(
+            each.most_bytes - sum(spec.nbytes for spec in each.outputs) for each in answers
+        )
         found = self._outlines[key] = (lies, answers[0].single, most_bytes)
         return found
 

@@ -25,17 +25,21 @@ from typing import Any, NoReturn
 from rota.errors import FlowError
 from rota.flow import wire
 from rota.flow.island import Island, Operation
+from rota.flow.memory import Memory
 from rota.flow.order import Order, Stride
 from rota.flow.page import (
     ALLOWED,
+    ALLOWED_BYTES,
     BEGUN,
     FINISHED,
     FUNCTION,
+    HELD_BYTES,
     HOST,
     LOG,
     READY,
     SOCKET,
     TAKES_NS,
+    USED_BYTES,
     Barrier,
     Bells,
     Log,
@@ -94,6 +98,21 @@ class Place:
         self.pid, self.member, self.device, self.connection = pid, member, device, connection
 
 
+class Told:
+    """The page, as :class:`rota.flow.memory.Memory` reads and writes it."""
+
+    def __init__(self, page: Page, barrier: Barrier) -> None:
+        self._page, self.barrier = page, barrier
+
+    def used_bytes(self, slot: int) -> int:
+        """See :class:`rota.flow.memory.Words`."""
+        return max(self._page.of(slot, USED_BYTES), self._page.of(slot, HELD_BYTES))
+
+    def allow(self, slot: int, allowed_bytes: int) -> None:
+        """See :class:`rota.flow.memory.Words`."""
+        self._page.tell(slot, ALLOWED_BYTES, allowed_bytes)
+
+
 class Host:
     """See the module. ``folder`` is on a file system in memory."""
 
@@ -102,14 +121,15 @@ class Host:
     ) -> None:
         self._folder, self._devices, self._memory_bytes = folder, devices, memory_bytes
         self._page = Page(folder / "page", devices, SLOTS, make=True)
+        self._barrier = Barrier()
         self._bells = Bells(folder)
         self._bells.make(HOST)
         self._island = Island(range(devices), order or Stride())
+        self._memory = Memory(memory_bytes, Told(self._page, self._barrier))
         self._members: dict[int, Member] = {}
         self._places: dict[int, Place] = {}  # by slot
         self._dead: set[int] = set()  # slots that may have turns yet
         self._last = 0
-        self._barrier = Barrier()
         self._draining: dict[int, int] = {}  # by slot: the operation until which nobody has turns
         self._opening: list[socket.socket] = []  # a client's ends of connections to its workers
         self._door = socket.socket(socket.AF_UNIX)
@@ -123,7 +143,7 @@ class Host:
         """Serve until this descriptor ends."""
         self._selector.register(until, selectors.EVENT_READ, None)
         while True:
-            soon = self._settle_grants() or bool(self._dead)
+            soon = self._settle_grants() or bool(self._dead) or self._memory.waits
             for key, _ in self._selector.select(LOOK_EVERY_S if soon else None):
                 if key.data is None:
                     return
@@ -143,9 +163,18 @@ class Host:
     def _rung(self) -> None:
         self._bells.heard(HOST)
 
+    def _settle_memory(self) -> None:
+        """Answer who waits for memory and can have it now."""
+        for answer in self._memory.settle():
+            member = self._members[answer.client]
+            with contextlib.suppress(OSError):  # it is gone, which the next look shows
+                member.connection.sendall(wire.encoded(wire.Given(answer.error)))
+
     def _order(self) -> None:
         """Take note of what is done and ready, and give out what may be next."""
         page, island = self._page, self._island
+        if self._memory.waits:
+            self._settle_memory()
         self._pass_dead()
         for device in range(self._devices):
             island.done(device, page.done(device))
@@ -261,6 +290,9 @@ class Host:
             for message in member.reader.take(data):
                 if isinstance(message, wire.DefineGangs):
                     member.programs[message.program] = Gangs(message)
+                elif isinstance(message, wire.Want):
+                    wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
+                    self._memory.want(member.number, wanted)
 
     def _pass_dead(self) -> None:
         """Let turns of workers that are dead be over."""
@@ -300,6 +332,9 @@ class Host:
                     self._admit(member, message)
                 case wire.DefineGangs():
                     member.programs[message.program] = Gangs(message)
+                case wire.Want():
+                    wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
+                    self._memory.want(member.number, wanted)
 
     def _take_runs(self, member: Member) -> None:
         """Take note of what the client runs by now."""
@@ -327,6 +362,8 @@ class Host:
         for device in devices:
             self._opening.append(self._start(member, device))
         memory_bytes = min(hello.memory_bytes or self._memory_bytes, self._memory_bytes)
+        for slot, device in member.slots.items():
+            self._memory.join(member.number, slot, device, memory_bytes)
         slots = list(member.slots)
         welcome = wire.Welcome(member.number, devices, slots, self._devices, SLOTS, memory_bytes)
         descriptors = [each.fileno() for each in self._opening]
@@ -387,6 +424,7 @@ class Host:
         self._selector.unregister(place.connection)
         place.connection.close()
         del self._places[slot]
+        self._memory.leave(slot)
         self._dead.add(slot)
         member = place.member
         if member.number in self._members:

@@ -18,14 +18,16 @@ import mmap
 import os
 from pathlib import Path
 
-RING = 64  # turns of a device that may be given out and not yet done
+RING = 1024  # turns of a device that may be given out and not yet done: an island gives out fewer
 DEVICE_WORDS = 8 + RING
-SLOT_WORDS = 8
+SLOT_WORDS = 16
 DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # Of a worker: the last operation that it has finished, that has its inputs, that it has begun under
 # a grant, and that it may run without a turn although the grant is gone; the bytes of its buffers.
 # And the function that it has run last, and what that usually takes.
 FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
+# And what its client counts on using of the device's memory, and may use without asking the host.
+USED_BYTES, ALLOWED_BYTES = 7, 8
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}

@@ -36,7 +36,7 @@ class Call(NamedTuple):
     workers: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    bytes: int  # that it needs of a device besides inputs and outputs
+    extra_bytes: int  # that it needs of a device besides inputs and outputs
 
 
 class Transfer(NamedTuple):
@@ -86,6 +86,39 @@ def lowered(trace: Trace, worker: int, slots: Sequence[int]) -> Lowered:
     return _Lowering(trace, worker, slots).result()
 
 
+def extra_bytes(trace: Trace, worker: int) -> int:
+    """What a program needs of a worker's device at most, besides its inputs and outputs."""
+    last = _last_uses(trace)
+    sizes = {
+        value: lies.specs[lies.workers.index(worker)].nbytes
+        for value, lies in enumerate(trace.values)
+        if worker in lies.workers and value >= trace.inputs
+    }
+    live_bytes, most_bytes = 0, 0
+    for number, node in enumerate(trace.nodes):
+        if isinstance(node, Call):
+            made, own_bytes = node.outputs, node.extra_bytes * (worker in node.workers)
+        else:
+            made, own_bytes = (node.target,), 0
+        live_bytes += sum(sizes.get(each, 0) for each in made)
+        most_bytes = max(most_bytes, live_bytes + own_bytes)
+        live_bytes -= sum(sizes.get(each, 0) for each in last.get(number, ()))
+    return max(0, most_bytes - sum(sizes.get(each, 0) for each in set(trace.outputs)))
+
+
+def _last_uses(trace: Trace) -> dict[int, list[int]]:
+    """The values that nobody uses after a node, by node."""
+    last: dict[int, int] = {}
+    for number, node in enumerate(trace.nodes):
+        used = (*node.inputs, *node.outputs) if isinstance(node, Call) else node
+        last |= dict.fromkeys(used, number)
+    found: dict[int, list[int]] = {}
+    for value, number in last.items():
+        if value not in trace.outputs:
+            found.setdefault(number, []).append(value)
+    return found
+
+
 class _Lowering:
     def __init__(self, trace: Trace, worker: int, slots: Sequence[int]) -> None:
         self._trace, self._worker, self._slots = trace, worker, slots
@@ -98,7 +131,7 @@ class _Lowering:
     def result(self) -> Lowered:
         trace = self._trace
         kept = [i for i, value in enumerate(trace.outputs) if self._has(value)]
-        last = self._last_uses()
+        last = _last_uses(trace)
         offset = 0
         for number, node in enumerate(trace.nodes):
             if isinstance(node, Call):
@@ -118,18 +151,6 @@ class _Lowering:
 
     def _register(self, value: int) -> int:
         return self._registers.setdefault(value, len(self._registers))
-
-    def _last_uses(self) -> dict[int, list[int]]:
-        """The values that nobody uses after a node, by node."""
-        last: dict[int, int] = {}
-        for number, node in enumerate(self._trace.nodes):
-            used = (*node.inputs, *node.outputs) if isinstance(node, Call) else node
-            last |= dict.fromkeys(used, number)
-        found: dict[int, list[int]] = {}
-        for value, number in last.items():
-            if value not in self._trace.outputs:
-                found.setdefault(number, []).append(value)
-        return found
 
     def _call(self, node: Call, offset: int) -> None:
         inputs = [self._registers[each] for each in node.inputs]

@@ -206,6 +206,18 @@ class DefineGangs(Struct, array_like=True, tag=43):
     functions: list[int]
 
 
+class Want(Struct, array_like=True, tag=46):
+    """A client asks to use so much memory, by slot; see :mod:`rota.flow.memory`."""
+
+    bytes: dict[int, int]
+
+
+class Given(Struct, array_like=True, tag=47):
+    """The client may use what it wanted, or why not."""
+
+    error: str | None
+
+
 class Lost(Struct, array_like=True, tag=45):
     """A worker of the client's has ended; why."""
 
@@ -213,8 +225,8 @@ class Lost(Struct, array_like=True, tag=45):
     why: str
 
 
-ToHost = Hello | DefineGangs
-FromHost = Welcome | Refused | Lost
+ToHost = Hello | DefineGangs | Want
+FromHost = Welcome | Refused | Lost | Given
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -1,0 +1,147 @@
+"""Which program may hold how much memory of each device, where they want more than there is. Pure.
+
+Each program has on each of its devices an *allowance*, which it may use without asking. A program
+that needs more asks before its operations are ordered, and waits outside of their order: nothing
+that holds a device ever waits for memory. What others were allowed and do not use is taken back
+then. Requests are served in their order, each whole: all devices at once or none.
+
+A program that waits holds on to its buffers. Once all who hold what a request lacks wait as well,
+nobody would ever go on: the last of those requests is refused, so that its program may let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+
+class Words(Protocol):
+    """What host and programs tell each other of a worker's memory; see :mod:`rota.flow.page`."""
+
+    def used_bytes(self, slot: int) -> int:
+        """What its program counts on, or the worker still holds if that is more."""
+
+    def allow(self, slot: int, allowed_bytes: int) -> None:
+        """Tell the program its allowance."""
+
+    def barrier(self) -> None:
+        """After this, who uses more than was allowed before it has told so."""
+
+
+class Answer(NamedTuple):
+    """To a client's request: None if it has the memory now."""
+
+    client: int
+    error: str | None
+
+
+class _Share:
+    """One worker's part of a device's memory."""
+
+    def __init__(self, client: int, device: int, allowed_bytes: int) -> None:
+        self.client, self.device, self.allowed_bytes = client, device, allowed_bytes
+        self.floor_bytes = 0  # given, and not used yet
+
+
+class Memory:
+    """``device_bytes`` of each device, shared by workers; see the module."""
+
+    def __init__(self, device_bytes: int, words: Words) -> None:
+        self._device_bytes, self._words = device_bytes, words
+        self._shares: dict[int, _Share] = {}  # by slot
+        self._requests: dict[int, Mapping[int, int]] = {}  # by client, in the order they came
+
+    @property
+    def waits(self) -> bool:
+        """True if a request is not answered."""
+        return bool(self._requests)
+
+    def join(self, client: int, slot: int, device: int, most_bytes: int) -> None:
+        """A worker of a client may hold so much of a device, if there is as much."""
+        allowed_bytes = max(0, min(most_bytes, self._device_bytes - self._allowed(device)))
+        self._shares[slot] = _Share(client, device, allowed_bytes)
+        self._words.allow(slot, allowed_bytes)
+
+    def leave(self, slot: int) -> None:
+        """A worker is gone, and its memory free."""
+        share = self._shares.pop(slot, None)
+        if share is not None and all(each.client != share.client for each in self._shares.values()):
+            self._requests.pop(share.client, None)
+
+    def want(self, client: int, wanted_bytes: Mapping[int, int]) -> None:
+        """A client asks to use so much by its workers' slots; :meth:`settle` answers.
+
+        A worker that has no share is passed over.
+        """
+        self._requests[client] = {s: b for s, b in wanted_bytes.items() if s in self._shares}
+
+    def settle(self) -> list[Answer]:
+        """The requests that can be answered now."""
+        answers = []
+        while self._requests:
+            client, wanted = next(iter(self._requests.items()))
+            lacking = self._lacking(wanted)
+            if lacking:
+                self._take_back(lacking)
+                lacking = self._lacking(wanted)
+            if lacking:
+                if (refused := self._refused(lacking)) is None:
+                    break
+                del self._requests[refused]
+                answers.append(Answer(refused, self._why(lacking)))
+                continue
+            for slot, wanted_bytes in wanted.items():
+                share = self._shares[slot]
+                share.floor_bytes = wanted_bytes
+                if wanted_bytes > share.allowed_bytes:
+                    share.allowed_bytes = wanted_bytes
+                    self._words.allow(slot, wanted_bytes)
+            del self._requests[client]
+            answers.append(Answer(client, None))
+        return answers
+
+    def _allowed(self, device: int) -> int:
+        return sum(each.allowed_bytes for each in self._shares.values() if each.device == device)
+
+    def _lacking(self, wanted: Mapping[int, int]) -> set[int]:
+        """The devices that have not enough for a request."""
+        found = set()
+        for slot, wanted_bytes in wanted.items():
+            share = self._shares[slot]
+            more_bytes = wanted_bytes - share.allowed_bytes
+            if more_bytes > self._device_bytes - self._allowed(share.device):
+                found.add(share.device)
+        return found
+
+    def _take_back(self, devices: set[int]) -> None:
+        """Allow on these devices no more than is used."""
+        shares = {slot: each for slot, each in self._shares.items() if each.device in devices}
+        used = self._words.used_bytes
+        for slot, share in shares.items():
+            if used(slot) >= share.floor_bytes:
+                share.floor_bytes = 0
+            self._words.allow(slot, max(used(slot), share.floor_bytes))
+        self._words.barrier()
+        for slot, share in shares.items():
+            share.allowed_bytes = max(used(slot), share.floor_bytes)
+            self._words.allow(slot, share.allowed_bytes)
+
+    def _refused(self, lacking: set[int]) -> int | None:
+        """The client that is to let go: None while somebody who holds memory there may go on."""
+        holders = {
+            share.client
+            for slot, share in self._shares.items()
+            if share.device in lacking and self._words.used_bytes(slot)
+        }
+        if holders - self._requests.keys():
+            return None
+        waiting: Callable[[int], bool] = lambda client: client in holders  # noqa: E731
+        return next(filter(waiting, reversed(self._requests)), next(iter(self._requests)))
+
+    def _why(self, lacking: set[int]) -> str:
+        device = min(lacking)
+        return (
+            f"the programs that have the memory of device {device} "
+            f"({self._device_bytes:,} bytes) all wait for more of it; let go of buffers and call "
+            "again, or give each program less by memory_bytes="
+        )
