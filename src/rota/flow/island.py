@@ -30,8 +30,8 @@ each of its devices without room
 - no earlier candidate waits: so clients of the same devices never overtake each other;
 - its client has fewer than ``least`` turns: so a gang with one slow device doesn't fill its queue.
 
-A wide gang that had to find room on all devices at once would starve beside narrow ones. Here it is
-issued as soon as it is first in the order and one of its devices has room. A device has nothing to
+A wide gang that had to find room on all devices at once would starve beside narrow ones. Here,
+first in the order, it needs room on one of them, and few turns of its own. A device has nothing to
 run only if each candidate that wants it also wants a device without room, on which an earlier
 candidate waits or its own client has ``least`` turns: that candidate would hold the idle device and
 wait for the other. A device never has more turns than its window and ``least`` of each client.
