@@ -1,0 +1,247 @@
+"""Shares of one device by weight among four programs, within one operation (live).
+
+Figures 8 and 9 of Pathways (Barham et al., MLSys 2022) on one core: four programs run chains of
+equal operations on the same device, each with a weight. Each operation writes its program's number
+into one file as it begins, which gives their order whatever the clock says. One program comes after
+the others, one has nothing to do for a while, one goes before the others.
+
+Judged is the order: in each window of 100 operations during which the same programs have work,
+each program's number of operations is within one of its weight's part of 100. Beside it stands what
+the four get done together in a second, over what one gets done alone.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rota.errors import SimulationError
+from rota.experiment.base import Figure, Outcome
+
+NAME = "pathways-share"
+OPERATIONS_MS = (0.04, 0.33, 1.04, 2.4)
+WEIGHTS = ((1, 1, 1, 1), (1, 2, 4, 8))
+PROGRAMS = 4
+WINDOW = 100
+FOR_S = 4.0  # that a set-up lasts
+CHAIN = 32  # operations of a call, of which each program keeps several outstanding,
+AHEAD_S, MOST_CALLS = 0.3, 28  # for so long, but no more: it must never be without work by mishap
+MOST_OFF = 1.0  # operations, fixed beforehand,
+LEAST_TOGETHER = 0.97  # and of what one program gets done alone
+LIMIT_S = 120.0
+
+WORK = """
+import os, time
+LOG = None
+
+def note(word):
+    global LOG
+    if LOG is None:
+        LOG = os.open(os.environ["ORDER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(LOG, word.encode())
+
+def spun(x, number):
+    note(str(number))
+    until = time.perf_counter() + float(os.environ["OPERATION_S"])
+    while time.perf_counter() < until:
+        pass
+    return x + 1
+
+def of0(x):
+    return spun(x, 0)
+
+def of1(x):
+    return spun(x, 1)
+
+def of2(x):
+    return spun(x, 2)
+
+def of3(x):
+    return spun(x, 3)
+"""
+
+ISLAND = """
+import sys
+from rota import flow
+with flow.LocalIsland(1) as island:
+    print(island.folder, flush=True)
+    sys.stdin.read()
+"""
+
+# Begins its work a while after the line that tells it to, and ends it after another.
+PROGRAM = """
+import os, sys, time
+import torch, work
+from rota import flow
+folder, number, weight, chain = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+with flow.connect(folder, devices=[0], weight=weight, memory_bytes=1 << 24) as c:
+    s = c.slice(1)
+    f = s.function(getattr(work, f"of{number}"))
+    chained = c.program(lambda x: flow.repeat(chain, f, x))
+    start = s.put(torch.zeros(()))
+    chained(start).result()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        waits, *spells = map(float, line.split())
+        time.sleep(waits)
+        done = 0
+        for at, spell in enumerate(spells):
+            if at % 2:
+                time.sleep(spell)
+                continue
+            outstanding, until = [], time.monotonic() + spell
+            while time.monotonic() < until:
+                outstanding.append(chained(start))
+                if len(outstanding) == 2:
+                    work.note("abcd"[number])
+                if len(outstanding) > int(os.environ["OUTSTANDING"]):
+                    outstanding.pop(0).result()
+                    done += chain
+            work.note("ABCD"[number])
+            done += chain * len(outstanding)
+            outstanding[-1].result()
+        print(done, flush=True)
+"""
+
+
+def run() -> Outcome:
+    """Run all set-ups. Raises SimulationError if a program fails."""
+    figures: list[Figure] = []
+    for operation_ms in OPERATIONS_MS:
+        for weights in WEIGHTS:
+            with tempfile.TemporaryDirectory(prefix="rota-pathways-") as name:
+                order, together = measured(Path(name), operation_ms / 1e3, weights)
+            off = furthest_off(order, weights)
+            what = f"{operation_ms:g} ms, {':'.join(map(str, weights))}"
+            figures += [
+                Figure(f"{what}: furthest off", "operations", None, None, off, 0, MOST_OFF),
+                Figure(
+                    f"{what}: all together over one alone",
+                    "times",
+                    1.0,
+                    None,
+                    together,
+                    LEAST_TOGETHER,
+                    2.0,
+                ),
+            ]
+    settings = {
+        "operations_ms": list(OPERATIONS_MS),
+        "window": WINDOW,
+        "for_s": FOR_S,
+        "operations of a call": CHAIN,
+        "cores": os.cpu_count(),
+    }
+    return Outcome(NAME, [], settings, figures)
+
+
+def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[str, float]:
+    """The order of operations, and what all together got done over what one did alone.
+
+    In the order a digit is an operation of that program; a small letter says that the program has
+    work from now on, and a capital one that it gives out no more.
+    """
+    (folder / "work.py").write_text(WORK)
+    order = folder / "order"
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "ORDER": str(order),
+        "OPERATION_S": str(operation_s),
+        "OUTSTANDING": str(max(4, min(MOST_CALLS, int(AHEAD_S / CHAIN / operation_s)))),
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def started(script: str, *words: object) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, words)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    island = started(ISLAND)
+    programs = []
+    try:
+        place = _line(island)
+        for number, weight in enumerate(weights):
+            programs.append(started(PROGRAM, place, number, weight, CHAIN))
+        for program in programs:
+            _line(program)
+        alone = _told(programs[0], 0, FOR_S / 4)
+        order.write_text("")
+        # From the first: it goes early; it has nothing to do for a while; it is there all the time;
+        # it comes late.
+        spells = ((0, 0.7), (0, 0.4, 0.2, 0.4), (0, 1.0), (0.2, 0.8))
+        for program, each in zip(programs, spells, strict=True):
+            assert program.stdin is not None
+            print(*(FOR_S * part for part in each), file=program.stdin, flush=True)
+        done = sum(int(_line(program)) for program in programs)
+        rate, alone_rate = done / FOR_S, alone / (FOR_S / 4)
+        return order.read_text(), rate / alone_rate
+    finally:
+        for process in (*programs, island):
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in (*programs, island):
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def furthest_off(order: str, weights: Sequence[int]) -> float:
+    """By how many operations a program is furthest from its part of a window.
+
+    A window begins once each program that has work has had its first operation since the last that
+    came or gave out no more; there are at least a hundred operations from there.
+    """
+    has_work: set[int] = set()
+    stretch: list[int] = []
+    furthest = 0.0
+    for letter in (*order, "."):
+        if letter.isdigit():
+            stretch.append(int(letter))
+            continue
+        furthest = max(furthest, _off(stretch, has_work, weights))
+        stretch = []
+        if letter in "abcd":
+            has_work.add("abcd".index(letter))
+        elif letter in "ABCD":
+            has_work.discard("ABCD".index(letter))
+    return furthest
+
+
+def _off(stretch: list[int], has_work: set[int], weights: Sequence[int]) -> float:
+    first = [stretch.index(each) for each in has_work if each in stretch]
+    if len(has_work) < 2 or len(first) < len(has_work):
+        return 0.0
+    stretch = stretch[max(first) :]
+    # Who has just given out no more has operations that are not over.
+    last = [i for i, each in enumerate(stretch) if each not in has_work]
+    stretch = stretch[last[-1] + 1 :] if last else stretch
+    total = sum(weights[each] for each in has_work)
+    furthest = 0.0
+    for begin in range(len(stretch) - WINDOW + 1):
+        window = stretch[begin : begin + WINDOW]
+        for each in has_work:
+            furthest = max(furthest, abs(window.count(each) - WINDOW * weights[each] / total))
+    return furthest
+
+
+def _told(program: "subprocess.Popen[str]", *spells: float) -> int:
+    assert program.stdin is not None
+    print(*spells, file=program.stdin, flush=True)
+    return int(_line(program))
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line:
+        raise SimulationError(f"{NAME}: a program failed; see what it printed above")
+    return line
