@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ from rota.flow.page import (
     HOST,
     LOG,
     SOCKET,
+    TOLD,
     USED_BYTES,
     Barrier,
     Bells,
@@ -46,6 +48,7 @@ MOST_AHEAD = 1000  # operations of a worker that are called and not done
 STARTS_S = 60.0
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 DEFAULT_MEMORY_BYTES = 1 << 30
+_NO_HOST = "the island's host is gone, and its workers with it"
 
 
 class Client:
@@ -73,7 +76,9 @@ class Client:
             most = devices if isinstance(devices, int) else len(devices)
             data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, max(most, 1))
         except OSError as error:
+            self._host.close()
             raise FlowError(f"the island at {folder} does not answer: {error}") from None
+        self._host.settimeout(None)
         self._from_host = wire.Reader(wire.FromHost)
         answers = self._from_host.take(data)
         if not answers or isinstance(answers[0], wire.Refused):
@@ -89,6 +94,7 @@ class Client:
         self._log, self._bells = Log(self.parcels / LOG), Bells(folder)
         Barrier()  # as the host relies on
         self._answers: dict[int, wire.Answer] = {}
+        self._unwanted: dict[int, str] = {}  # parcels that nobody waits for, by request
         self._lost: dict[int, str] = {}  # by worker: why
         self._numbers = dict.fromkeys(
             ("operation", "buffer", "program", "slice", "function", "request"), 0
@@ -106,6 +112,7 @@ class Client:
         for each in (self._host, *self._workers):
             self._poll.register(each, select.POLLIN)
         self.closed = False
+        _here.add(self)
 
     # -- what programs use -----------------------------------------------------------------------
 
@@ -148,6 +155,11 @@ class Client:
         if self._on_close is not None:
             self._on_close()
 
+    def forked(self) -> None:
+        """In a process that the program has forked: the client is its parent's alone."""
+        self._on_close = None
+        self.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -168,7 +180,10 @@ class Client:
 
     def _tell(self, worker: int, *messages: Any) -> None:
         if self.closed:
-            raise FlowError("the client is closed; make another one by flow.connect or flow.local")
+            raise FlowError(
+                "the client is closed, or was interrupted amid a call; make another one by "
+                "flow.connect or flow.local"
+            )
         if worker in self._lost:
             raise WorkerLostError(self._lost[worker])
         words = list(messages)
@@ -184,7 +199,22 @@ class Client:
             self._telling = False
             self._hear_of_loss(worker)
             raise WorkerLostError(self._lost[worker]) from None
+        except BaseException:  # half a message may have gone
+            self.close()
+            raise
         self._telling = False
+
+    def _tell_host(self, message: Any) -> None:
+        if self.closed:
+            self._tell(0)
+        try:
+            self._host.sendall(wire.encoded(message))
+        except OSError:
+            self._hear_host()
+            raise WorkerLostError(self._lost.get(0, _NO_HOST)) from None
+        except BaseException:
+            self.close()
+            raise
 
     def _hear_of_loss(self, worker: int) -> None:
         """Wait for the host's word on a worker whose connection has ended."""
@@ -214,39 +244,63 @@ class Client:
                 self._hear_host()
                 continue
             worker = next(i for i, s in enumerate(self._workers) if s.fileno() == descriptor)
-            data = self._workers[worker].recv(wire.READ_BYTES)
-            if not data:
-                self._poll.unregister(descriptor)
+            data = self._heard(self._workers[worker])
+            if data == b"":
                 self._hear_of_loss(worker)
-                continue
-            for answer in self._readers[worker].take(data):
-                self._answers[answer.request] = answer
+            for answer in self._readers[worker].take(data or b""):
+                if (name := self._unwanted.pop(answer.request, None)) is None:
+                    self._answers[answer.request] = answer
+                else:
+                    self._drop(name)
+
+    def _heard(self, connection: socket.socket) -> bytes | None:
+        """What has come; None if nothing has, empty at its end."""
+        try:
+            data = connection.recv(wire.READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(connection)
+        return data
 
     def _hear_host(self) -> None:
-        data = self._host.recv(wire.READ_BYTES)
-        if not data:
-            self._poll.unregister(self._host)
-            for worker in range(len(self._workers)):
-                self._lost.setdefault(worker, "the island's host is gone, and its workers with it")
-        for message in self._from_host.take(data):
+        data = self._heard(self._host)
+        for message in self._from_host.take(data or b""):
             if isinstance(message, wire.Given):
                 self._given = message
+                continue
+            if isinstance(message, wire.Refused):
+                self._lose_all(f"the island's host has let this program go: {message.error}")
                 continue
             worker = self._slots.index(message.slot)
             device = self.devices[worker]
             self._lost[worker] = f"the worker on device {device} has ended: {message.why}"
+        if data == b"":
+            self._lose_all(_NO_HOST)
+
+    def _lose_all(self, why: str) -> None:
+        for worker in range(len(self._workers)):
+            self._lost.setdefault(worker, why)
 
     # -- buffers ---------------------------------------------------------------------------------
 
     def _free(self, buffer: int, lies: Lies) -> None:
         """Its handle is gone."""
+        self._let_go(lies)
         for worker, spec in zip(lies.workers, lies.specs, strict=True):
-            self._held[worker] -= spec.nbytes
             self._frees[worker].append(buffer)
             self._frees_bytes += spec.nbytes
-            self._count(worker)
         if self._frees_bytes * MOST_FREE_PARTS > self.memory_bytes and not self._telling:
             self._flush_frees()
+
+    def _let_go(self, lies: Lies) -> None:
+        """Give back the memory that was taken for a buffer."""
+        for worker, spec in zip(lies.workers, lies.specs, strict=True):
+            self._held[worker] -= spec.nbytes
+            self._count(worker)
 
     def _flush_frees(self) -> None:
         for worker, frees in enumerate(self._frees):
@@ -296,7 +350,7 @@ class Client:
         """Wait for the host to give so much memory. Raises FlowMemoryError, WorkerLostError."""
         self._flush_frees()
         self._given = None
-        self._host.sendall(wire.encoded(wire.Want(wanted)))
+        self._tell_host(wire.Want(wanted))
         while self._given is None:
             if self._lost:
                 raise WorkerLostError(next(iter(self._lost.values())))
@@ -305,23 +359,37 @@ class Client:
             raise FlowMemoryError(f"{label}: {self._given.error}")
 
     def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
-        from rota.flow.parcels import drop, receive, unpack
+        from rota.flow.parcels import receive, unpack
 
-        asked = []
-        for shard in shards:
-            worker, name = buffer.lies.workers[shard], f"fetch{self._next('request')}"
-            asked.append((worker, name, self._ask(worker, wire.Fetch, buffer.number, name)))
+        asked: dict[int, tuple[int, str]] = {}
         tensors = []
-        for worker, name, request in asked:
-            answer = self._answer(worker, request)
-            if answer.error is not None:
-                raise _problem(answer)
-            if answer.packed:
-                tensors.append(unpack(answer.packed))
-                continue
-            tensors.append(receive(self.parcels, name, copy=True))
-            drop(self.parcels, name)
+        try:
+            for shard in shards:
+                worker, name = buffer.lies.workers[shard], f"fetch{self._next('request')}"
+                asked[self._ask(worker, wire.Fetch, buffer.number, name)] = (worker, name)
+            for request in list(asked):
+                worker, name = asked[request]
+                answer = self._answer(worker, request)
+                del asked[request]
+                if answer.error is not None:
+                    raise _problem(answer)
+                if answer.packed:
+                    tensors.append(unpack(answer.packed))
+                    continue
+                tensors.append(receive(self.parcels, name, copy=True))
+                self._drop(name)
+        finally:
+            for request, (_, name) in asked.items():  # it has failed, or was interrupted
+                if self._answers.pop(request, None) is None:
+                    self._unwanted[request] = name
+                else:
+                    self._drop(name)
         return tensors
+
+    def _drop(self, name: str) -> None:
+        from rota.flow.parcels import drop
+
+        drop(self.parcels, name)
 
     # -- programs --------------------------------------------------------------------------------
 
@@ -369,33 +437,50 @@ class Client:
                 self._tell(worker, told)
         gangs = [[self.devices[w] for w in each.workers] for each in calls]
         functions = [each.function for each in calls]
-        self._host.sendall(wire.encoded(wire.DefineGangs(number, gangs, functions)))
+        self._tell_host(wire.DefineGangs(number, gangs, functions))
         return Ready(number, trace, steps, len(calls))
 
     def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
         trace = ready.trace
-        self._hold([trace.values[each] for each in trace.outputs], ready.extra_bytes, ready.label)
+        for worker in ready.steps:
+            if worker in self._lost:
+                raise WorkerLostError(self._lost[worker])
+        held = [trace.values[each] for each in trace.outputs]
+        self._hold(held, ready.extra_bytes, ready.label)
         first = self._next("operation", max(1, ready.operations))
         numbers = [self._next("buffer") for _ in trace.outputs]
         if ready.operations:
             self._log.add(ready.number, first)
-        ins = [each.number for each in inputs]
-        for worker, own in ready.steps.items():
-            run = wire.Run(
-                ready.number,
-                first,
-                [ins[each] for each in own.inputs],
-                [numbers[each] for each in own.kept],
-            )
-            self._tell(worker, run)
-            self._last[worker] = first + max(0, ready.operations - 1)
-        if ready.operations and not self._stands():
-            self._bells.ring(HOST)
-        self._wait_for_room(ready.steps)
-        return [
-            ShardedBuffer(self, number, trace.values[value])
-            for number, value in zip(numbers, trace.outputs, strict=True)
+        buffers = [
+            ShardedBuffer(self, number, lies) for number, lies in zip(numbers, held, strict=True)
         ]
+        last = first + max(0, ready.operations - 1)
+        ins = [each.number for each in inputs]
+        problem = None
+        try:
+            for worker, own in ready.steps.items():
+                run = wire.Run(
+                    ready.number,
+                    first,
+                    [ins[each] for each in own.inputs],
+                    [numbers[each] for each in own.kept],
+                )
+                try:
+                    self._tell(worker, run)
+                except WorkerLostError as error:
+                    problem = error  # the others are told all the same: some have been
+                self._last[worker] = last
+            for worker in ready.steps:
+                self._page.tell(self._slots[worker], TOLD, last)
+            if ready.operations and not self._stands():
+                self._bells.ring(HOST)
+        except BaseException:  # interrupted: some would wait for others for ever
+            self.close()
+            raise
+        if problem is not None:
+            raise problem
+        self._wait_for_room(ready.steps)
+        return buffers
 
     def _stands(self) -> bool:
         """Whether its workers need no turns: then the host need not be told of what they do."""
@@ -424,8 +509,9 @@ class Slice:
 
     def __init__(self, client: Client, number: int, workers: tuple[int, ...]) -> None:
         self.client, self.number, self.workers = client, number, workers
+        slots = [client._slots[worker] for worker in workers]
         for rank, worker in enumerate(workers):
-            told = wire.DefineSlice(number, rank, len(workers), f"slice{number}")
+            told = wire.DefineSlice(number, rank, slots, f"slice{number}")
             client._tell(worker, told)
 
     @property
@@ -456,17 +542,25 @@ class Slice:
         lies = Lies(self.number, self.workers, layout, specs)
         client._hold([lies], 0, "put")
         number = client._next("buffer")
-        for shard, worker in enumerate(self.workers):
-            if specs[shard].nbytes <= wire.PACKED_BYTES:
-                client._tell(worker, wire.Put(number, "", pack(parts[shard])))
-                continue
-            name = f"put{number}.{shard}"
-            try:
-                send(client.parcels, name, parts[shard])
-            except OSError as error:
-                raise FlowMemoryError(f"put: there is no room for shard {shard}: {error}") from None
-            client._tell(worker, wire.Put(number, name))
-        return ShardedBuffer(client, number, lies)
+        names = [f"put{number}.{shard}" for shard in shards]
+        packed = [b""] * self.size
+        try:
+            for shard, part in enumerate(parts):
+                if specs[shard].nbytes <= wire.PACKED_BYTES:
+                    packed[shard] = pack(part)
+                else:
+                    send(client.parcels, names[shard], part)
+        except BaseException as error:
+            client._let_go(lies)
+            for name in names:
+                client._drop(name)
+            if isinstance(error, OSError):
+                raise FlowMemoryError(f"put: there is no room for the array: {error}") from None
+            raise
+        buffer = ShardedBuffer(client, number, lies)
+        for worker, name, words in zip(self.workers, names, packed, strict=True):
+            client._tell(worker, wire.Put(number, name, words))
+        return buffer
 
 
 class ShardedBuffer:
@@ -694,7 +788,7 @@ def _elsewhere(lies: Lies, where: Slice, layout: Layout) -> Lies:
 
 
 def _problem(answer: wire.Answer) -> Exception:
-    kinds = {"input": InputError, "room": FlowMemoryError}
+    kinds = {"input": InputError, "room": FlowMemoryError, "lost": WorkerLostError}
     return kinds.get(answer.kind, OperationError)(answer.error)
 
 
@@ -720,7 +814,9 @@ def connect(
 
     ``devices`` are numbers of the island's, or how many of the least loaded. Raises FlowError.
     """
-    return Client(Path(folder), name or f"pid {os.getpid()}", devices, weight, memory_bytes)
+    return Client(
+        Path(folder).absolute(), name or f"pid {os.getpid()}", devices, weight, memory_bytes
+    )
 
 
 class LocalIsland:
@@ -734,11 +830,13 @@ class LocalIsland:
         top = str(memory) if os.access(memory, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="rota-flow-", dir=top))
         command = [sys.executable, "-m", "rota.flow.host", str(self.folder)]
+        self._owner = os.getpid()
         self._process = subprocess.Popen(
             [*command, str(devices), str(memory_bytes)],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the program, which ends it
         )
+        _here.add(self)
         until_s = time.monotonic() + STARTS_S
         while not (self.folder / SOCKET).exists():
             if self._process.poll() is not None or time.monotonic() > until_s:
@@ -752,9 +850,9 @@ class LocalIsland:
 
     def close(self) -> None:
         """End the host and all workers."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self._hang_up()
+        if os.getpid() != self._owner:  # a process that the program has forked
+            return
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -762,11 +860,32 @@ class LocalIsland:
             self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def forked(self) -> None:
+        """In a process that the program has forked: it is not this one's."""
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_here: weakref.WeakSet[Client | LocalIsland] = weakref.WeakSet()
+
+
+def _let_go_of_all() -> None:
+    """In a forked process: the connections are its parent's, and end with it."""
+    for each in list(_here):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def local(devices: int, *, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> Client:

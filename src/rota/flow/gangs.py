@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,17 +16,20 @@ from rota.errors import FlowError
 from rota.flow.functions import Shard, group_from
 
 TIMEOUT = timedelta(seconds=300)
+LOOK_EVERY_S = 0.05  # while the others have not come
 
 
 class Gang:
     """The workers of a slice, of which this one is ``rank``. They meet at their first operation.
 
-    ``meeting`` is a file that all of them know and nobody has made.
+    ``meeting`` is a file that all of them know and nobody has made. ``lost`` says whether one of
+    them has ended.
     """
 
-    def __init__(self, rank: int, size: int, meeting: Path) -> None:
+    def __init__(self, rank: int, size: int, meeting: Path, lost: Callable[[], bool]) -> None:
         self.rank, self.size = rank, size
-        self._meeting = meeting
+        self._meeting, self._lost = meeting, lost
+        self._called_off = Path(f"{meeting}.off")  # one of them can't come
         self._shard = Shard(rank, size) if size == 1 else None
         self._sockets: dict[int, str] = {}
         self._broken = False
@@ -38,9 +43,32 @@ class Gang:
             )
         if self._shard is None:
             before = _sockets()
-            self._shard = Shard(self.rank, self.size, self._meet())
+            self._shard = Shard(self.rank, self.size, self._met())
             self._sockets = {k: v for k, v in _sockets().items() if before.get(k) != v}
         return self._shard
+
+    def _met(self) -> dist.ProcessGroup:
+        """The group, once all have come. Raises FlowError if one never will."""
+        groups: list[dist.ProcessGroup] = []
+        problems: list[Exception] = []
+
+        def meet() -> None:
+            try:
+                groups.append(self._meet())
+            except Exception as problem:
+                problems.append(problem)
+
+        # A thread of its own, as nothing ends its waiting for one that has died.
+        thread = threading.Thread(target=meet, daemon=True)
+        thread.start()
+        while not self._lost() and not self._called_off.exists():
+            thread.join(LOOK_EVERY_S)
+            if groups:
+                return groups[0]
+            if problems:
+                self._called_off.touch()
+                raise FlowError(f"the workers of this slice can't meet: {problems[0]}")
+        raise FlowError("a worker of this slice has ended or failed before it met the others")
 
     def _meet(self) -> dist.ProcessGroup:
         store = dist.PrefixStore("slice", dist.FileStore(str(self._meeting), self.size))

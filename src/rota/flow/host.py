@@ -15,14 +15,15 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rota.errors import FlowError
+from rota.errors import FlowError, InputError
 from rota.flow import wire
 from rota.flow.island import Island, Operation
 from rota.flow.memory import Memory
@@ -33,6 +34,7 @@ from rota.flow.page import (
     BEGUN,
     FINISHED,
     FUNCTION,
+    GONE,
     HELD_BYTES,
     HOST,
     LOG,
@@ -50,7 +52,9 @@ SLOTS = 256
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 CALM_S = 0.01  # for which all others had nothing to do before a client has a grant
-MOST_LOGGED = 256  # submissions, of which some may be over
+MOST_SILENT = 64  # connections that have not said who they are; the oldest makes room
+MOST_OPERATIONS = 1 << 18  # of a client that are not over
+MOST_READS = 16  # of what a client had told when its grant was taken back: a socket's buffers
 PR_SET_PDEATHSIG = 1
 
 
@@ -60,17 +64,56 @@ class Member:
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number, self.connection = number, connection
         self.reader = wire.Reader(wire.ToHost)
+        self.process = _process_of(connection)  # a descriptor of it; -1: not known
+        self.gone = False
         self.name = ""
         self.slots: dict[int, int] = {}  # device by slot
+        self.slot_on: dict[int, int] = {}  # slot by device
+        self.beside: list[Member] = []  # others that have one of its devices
         self.programs: dict[int, Gangs] = {}
         self.seconds: dict[int, float] = {}  # by function
         self.parcels = Path()
-        self.runs: Callable[[], list[tuple[int, int]]] = list  # what it has run since the last call
+        self.runs: Log | None = None  # where it tells what it runs
         self.log: deque[tuple[int, int]] = deque()  # what may not be over, in order
+        self.last = 0  # the number of its last operation
+        self.outstanding = 0  # operations in the log
         self.stands = False  # it has a grant for its devices,
         self.retires = False  # or will have it once its turns are done
+        self.whole = True  # all its workers are alive
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
+
+    def define(self, message: wire.DefineGangs) -> None:
+        """The client tells of a program. Raises FlowError for one that can't be."""
+        own = self.slot_on.keys()
+        for gang in message.gangs:
+            if not gang or gang != sorted(own & set(gang)):
+                raise FlowError(
+                    f"a gang of program {message.program} is {gang}; it must be some of the "
+                    f"devices {sorted(own)}, sorted"
+                )
+        if len(message.functions) != len(message.gangs):
+            raise FlowError(f"program {message.program} has not one function for each gang")
+        self.programs[message.program] = Gangs(message)
+
+    def take_runs(self) -> list[tuple[int, int]]:
+        """Take note of what the client has run since the last call. Raises FlowError."""
+        runs = self.runs.take() if self.runs is not None else []
+        for program, number in runs:
+            if program not in self.programs:
+                raise FlowError(f"program {program} is run, and was not told of")
+            count = len(self.programs[program].told.gangs)
+            if not self.last < number < GONE - count:
+                raise FlowError(f"operation {number} comes after {self.last}")
+            self.last = number + max(0, count - 1)
+            self.outstanding += count
+            self.log.append((program, number))
+        return runs
+
+    def over(self) -> None:
+        """The first run of the log is over."""
+        program, _ = self.log.popleft()
+        self.outstanding -= len(self.programs[program].told.gangs)
 
     def operations(self, run: tuple[int, int]) -> list[Operation]:
         """The operations of a program that is run."""
@@ -92,10 +135,25 @@ class Gangs:
 
 
 class Place:
-    """A worker: its process, its client, and the connection that shows its end."""
+    """A worker: its process, which leads a group of its own, and its client."""
 
-    def __init__(self, pid: int, member: Member, device: int, connection: socket.socket) -> None:
-        self.pid, self.member, self.device, self.connection = pid, member, device, connection
+    def __init__(self, slot: int, device: int, member: Member, pid: int) -> None:
+        self.slot, self.device, self.member, self.pid = slot, device, member, pid
+        self.process = os.pidfd_open(pid)
+        self.gone = False  # it has ended before its client
+        self.ready = self.takes_ns = 0  # as the island was told
+
+    def kill(self) -> None:
+        """Kill it and what it has forked."""
+        if not self.gone:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def ended(self) -> int:
+        """The exit code of a worker that has ended or was killed."""
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.process)
+        self.gone = True
+        return os.waitstatus_to_exitcode(status)
 
 
 class Told:
@@ -107,6 +165,10 @@ class Told:
     def used_bytes(self, slot: int) -> int:
         """See :class:`rota.flow.memory.Words`."""
         return max(self._page.of(slot, USED_BYTES), self._page.of(slot, HELD_BYTES))
+
+    def is_settled(self, slot: int) -> bool:
+        """See :class:`rota.flow.memory.Words`."""
+        return self._page.of(slot, HELD_BYTES) <= self._page.of(slot, USED_BYTES)
 
     def allow(self, slot: int, allowed_bytes: int) -> None:
         """See :class:`rota.flow.memory.Words`."""
@@ -121,29 +183,34 @@ class Host:
     ) -> None:
         self._folder, self._devices, self._memory_bytes = folder, devices, memory_bytes
         self._page = Page(folder / "page", devices, SLOTS, make=True)
-        self._barrier = Barrier()
         self._bells = Bells(folder)
         self._bells.make(HOST)
+        self._barrier = Barrier()
         self._island = Island(range(devices), order or Stride())
         self._memory = Memory(memory_bytes, Told(self._page, self._barrier))
+        self._silent: dict[int, Member] = {}  # who have not said hello, the oldest first
         self._members: dict[int, Member] = {}
         self._places: dict[int, Place] = {}  # by slot
         self._dead: set[int] = set()  # slots that may have turns yet
+        self._dead_wait = False  # such turns are given out
+        self._rung = [0] * devices  # the last turn whose owner was woken
         self._last = 0
         self._draining: dict[int, int] = {}  # by slot: the operation until which nobody has turns
-        self._opening: list[socket.socket] = []  # a client's ends of connections to its workers
+        self._drained: set[int] = set()  # devices of these
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
+        self._door.setblocking(False)
         self._door.bind(str(folder / SOCKET))
         self._door.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ, self._welcome)
-        self._selector.register(self._bells.own(HOST), selectors.EVENT_READ, self._rung)
+        self._selector.register(self._bells.own(HOST), selectors.EVENT_READ, self._rung_for)
 
     def serve(self, until: int) -> None:
         """Serve until this descriptor ends."""
         self._selector.register(until, selectors.EVENT_READ, None)
         while True:
-            soon = self._settle_grants() or bool(self._dead) or self._memory.waits
+            soon = self._settle_grants() or self._dead_wait or self._memory.waits
             for key, _ in self._selector.select(LOOK_EVERY_S if soon else None):
                 if key.data is None:
                     return
@@ -153,14 +220,14 @@ class Host:
     def close(self) -> None:
         """End all workers."""
         for place in self._places.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(place.pid, signal.SIGKILL)
+            place.kill()
         for place in self._places.values():
-            os.waitpid(place.pid, 0)
+            if not place.gone:
+                place.ended()
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def _rung(self) -> None:
+    def _rung_for(self) -> None:
         self._bells.heard(HOST)
 
     def _settle_memory(self) -> None:
@@ -175,124 +242,33 @@ class Host:
         page, island = self._page, self._island
         if self._memory.waits:
             self._settle_memory()
-        self._pass_dead()
-        for device in range(self._devices):
-            island.done(device, page.done(device))
         for slot, place in self._places.items():
             member = place.member
-            if (function := page.of(slot, FUNCTION)) > 0:
-                seconds = page.of(slot, TAKES_NS) / 1e9
-                member.seconds[function] = seconds
-                island.took(member.number, function, seconds)
-            if not member.stands:
-                island.ready(member.number, place.device, page.of(slot, READY))
-        self._draining = {
-            s: k
-            for s, k in self._draining.items()
-            if s in self._places and page.of(s, FINISHED) < k
-        }
-        if not self._draining:
-            slots = {(p.member.number, p.device): slot for slot, p in self._places.items()}
-            for ticket in island.issue():
-                for device, turn in ticket.turns:
-                    page.give(device, turn, slots[ticket.client, device])
+            takes_ns, ready = page.of(slot, TAKES_NS), page.of(slot, READY)
+            if takes_ns != place.takes_ns:
+                place.takes_ns, function = takes_ns, page.of(slot, FUNCTION)
+                member.seconds[function] = takes_ns / 1e9
+                island.took(member.number, function, takes_ns / 1e9)
+            if ready != place.ready and not member.stands:
+                place.ready = ready
+                island.ready(member.number, place.device, ready)
+        self._drain()
+        while True:
             self._pass_dead()
+            for device in range(self._devices):
+                island.done(device, page.done(device))
+            tickets = island.issue()
+            for ticket in tickets:
+                slot_on = self._members[ticket.client].slot_on
+                for device, turn in ticket.turns:
+                    page.give(device, turn, slot_on[device])
+            if not tickets or not self._dead:
+                break
         for device in range(self._devices):
-            if (head := page.head(device)) > 0:
+            turn = page.done(device) + 1
+            if turn != self._rung[device] and (head := page.head(device)) > 0:
+                self._rung[device] = turn
                 self._bells.ring(head)
-
-    # -- grants ----------------------------------------------------------------------------------
-
-    def _beside(self, member: Member) -> list[Member]:
-        """The other clients that have one of its devices."""
-        own = set(member.slots.values())
-        others = (each for each in self._members.values() if each is not member)
-        return [each for each in others if not own.isdisjoint(each.slots.values())]
-
-    def _prune(self, member: Member) -> None:
-        """Forget what is over of a client's log."""
-        slots = {device: slot for slot, device in member.slots.items()}
-        while member.log:
-            program, number = member.log[0]
-            last = member.programs[program].last
-            if any(self._page.of(slots[d], FINISHED) < number + i for d, i in last.items()):
-                member.busy_at_s = time.monotonic()
-                return
-            member.log.popleft()
-            member.busy_at_s = time.monotonic()
-
-    def _settle_grants(self) -> bool:
-        """Give and take back grants; True if it must be looked again soon."""
-        soon = False
-        for member in self._members.values():
-            self._take_runs(member)
-            self._prune(member)
-        for member in self._members.values():
-            beside = self._beside(member)
-            if member.stands:
-                if any(each.log for each in beside):
-                    self._revoke(member)
-                continue
-            if not member.log or not self._barrier.works:
-                continue
-            now_s = time.monotonic()
-            calm = all(now_s > each.busy_at_s + CALM_S for each in beside)
-            if calm != member.retires:
-                member.retires = calm
-                self._island.pause(member.number, paused=calm)
-            devices = member.slots.values()
-            if calm and all(self._page.done(d) == self._page.issued(d) for d in devices):
-                self._grant(member)
-            soon = soon or not member.stands
-        return soon
-
-    def _grant(self, member: Member) -> None:
-        """Let a client run what it likes on its devices, where nobody else has anything to do."""
-        self._island.leave(member.number)
-        member.stands, member.retires = True, False
-        for slot, device in member.slots.items():
-            self._page.grant(device, slot)
-            self._bells.ring(slot)
-
-    def _revoke(self, member: Member) -> None:
-        """Take a client's grant back: what it has begun, and what that needs, goes on."""
-        page = self._page
-        for device in member.slots.values():
-            page.grant(device, 0)
-        self._barrier()
-        self._hear_all(member)  # a client tells the host first, and its workers then
-        member.log.extend(member.runs())
-        member.stands = False
-        need = {device: page.of(slot, BEGUN) for slot, device in member.slots.items()}
-        self._prune(member)
-        operations = [each for run in member.log for each in member.operations(run)]
-        for operation in reversed(operations):
-            if any(need[each] >= operation.number for each in operation.devices):
-                for each in operation.devices:
-                    need[each] = max(need[each], operation.number)
-        self._island.join(member.number, member.weight, member.slots.values())
-        later = []
-        for operation in operations:
-            if all(need[each] >= operation.number for each in operation.devices):
-                for slot, device in member.slots.items():
-                    if device in operation.devices:
-                        self._draining[slot] = operation.number
-            else:
-                later.append(operation)
-        self._island.submit(member.number, later)
-        for slot, device in member.slots.items():
-            page.tell(slot, ALLOWED, need[device])
-            self._bells.ring(slot)
-
-    def _hear_all(self, member: Member) -> None:
-        """Take in all that the client has told by now."""
-        while data := wire.received(member.connection):
-            for message in member.reader.take(data):
-                if isinstance(message, wire.DefineGangs):
-                    member.programs[message.program] = Gangs(message)
-                elif isinstance(message, wire.Want):
-                    wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
-                    self._memory.want(member.number, wanted)
 
     def _pass_dead(self) -> None:
         """Let turns of workers that are dead be over."""
@@ -304,73 +280,252 @@ class Host:
                 self._page.pass_on(device, self._page.done(device) + 1)
             turns = range(self._page.done(device) + 1, self._page.issued(device) + 1)
             waiting |= {self._page.owner(device, turn) for turn in turns}
-        for slot in self._dead - waiting:
-            if slot not in self._places:
-                self._dead.discard(slot)
+        waiting &= self._dead
+        self._dead_wait = bool(waiting)
+        self._dead = {each for each in self._dead if each in waiting or each in self._places}
+
+    def _drain(self) -> None:
+        """Nobody has turns on a device until what was begun there under a grant is over."""
+        page, before = self._page, self._drained
+        if not self._draining and not before:
+            return
+        self._draining = {s: k for s, k in self._draining.items() if page.of(s, FINISHED) < k}
+        self._drained = {self._places[slot].device for slot in self._draining}
+        if self._drained != before:
+            for member in self._members.values():
+                self._pause(member)
+
+    def _pause(self, member: Member) -> None:
+        """Let the island issue a client's operations, or not for now."""
+        if not member.stands:
+            drains = not self._drained.isdisjoint(member.slot_on)
+            self._island.pause(member.number, paused=member.retires or drains)
+
+    # -- grants ----------------------------------------------------------------------------------
+
+    def _prune(self, member: Member) -> None:
+        """Forget what is over of a client's log."""
+        if not member.log:
+            return
+        member.busy_at_s = time.monotonic()
+        while member.log:
+            program, number = member.log[0]
+            for device, i in member.programs[program].last.items():
+                if self._page.of(member.slot_on[device], FINISHED) < number + i:
+                    return
+            member.over()
+
+    def _settle_grants(self) -> bool:
+        """Give and take back grants; True if it must be looked again soon."""
+        for member in list(self._members.values()):
+            self._take_runs(member)
+        members = list(self._members.values())
+        for member in members:
+            self._prune(member)
+        for member in members:
+            if member.stands and any(each.log for each in member.beside):
+                self._revoke(member)
+        if not self._barrier.works:
+            return False
+        soon = False
+        for member in members:  # nobody beside one that has something to do has a grant
+            if member.gone or member.stands or not member.log or not member.whole:
+                continue
+            now_s = time.monotonic()
+            calm = all(now_s > each.busy_at_s + CALM_S for each in member.beside)
+            if calm != member.retires:
+                member.retires = calm
+                self._pause(member)
+            devices = member.slot_on
+            if (
+                calm
+                and self._drained.isdisjoint(devices)
+                and all(self._page.done(d) == self._page.issued(d) for d in devices)
+            ):
+                self._grant(member)
+            else:
+                soon = True
+        return soon
+
+    def _grant(self, member: Member) -> None:
+        """Let a client run what it likes on its devices, where nobody else has anything to do."""
+        self._island.leave(member.number)
+        member.stands, member.retires = True, False
+        for slot, device in member.slots.items():
+            self._page.grant(device, slot)
+            self._bells.ring(slot)
+
+    def _revoke(self, member: Member) -> None:
+        """Take a client's grant back: what it has begun, and what that needs, goes on.
+
+        An operation that some of its workers have begun needs the others, and these need their
+        inputs. All that may have to come first has a smaller number.
+        """
+        page = self._page
+        for device in member.slot_on:
+            page.grant(device, 0)
+        self._barrier()
+        problem = self._hear_all(member)  # a client tells the host first, and its workers then
+        member.stands = False
+        self._prune(member)
+        alive = {d: slot for slot, d in member.slots.items() if not self._places[slot].gone}
+        begun = {d: max(page.of(s, BEGUN), page.of(s, FINISHED)) for d, s in alive.items()}
+        operations = [each for run in member.log for each in member.operations(run)]
+        torn = 0  # the last one that was begun, and not by all
+        for each in operations:
+            have = [begun[device] >= each.number for device in each.devices if device in alive]
+            if any(have) and not all(have):
+                torn = each.number
+        self._island.join(member.number, member.weight, member.slot_on)
+        later = []
+        for each in operations:
+            on = [device for device in each.devices if device in alive]
+            if each.number <= torn or (on and begun[on[0]] >= each.number):
+                self._draining |= {alive[device]: each.number for device in on}
+            else:
+                later.append(each)
+        self._island.submit(member.number, later)
+        self._drained = {self._places[slot].device for slot in self._draining}
+        for sharer in self._members.values():
+            self._pause(sharer)
+        for slot in member.slots:
+            self._places[slot].ready = 0  # the island has forgotten it
+            page.tell(slot, ALLOWED, torn)
+            self._bells.ring(slot)
+        if problem:
+            self._refuse(member, problem)
+
+    def _hear_all(self, member: Member) -> str:
+        """Take in all that the client has told by now; what is wrong with it, if anything."""
+        try:
+            for _ in range(MOST_READS):
+                if not (data := wire.received(member.connection)):
+                    break
+                for message in member.reader.take(data):
+                    self._take(member, message)
+            member.take_runs()
+        except (FlowError, InputError) as error:
+            return str(error)
+        return ""
 
     # -- clients ---------------------------------------------------------------------------------
 
     def _welcome(self) -> None:
-        connection, _ = self._door.accept()
+        try:
+            connection, _ = self._door.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._turn_away(error)
+            return
         connection.setblocking(False)
         self._last += 1
-        member = Member(self._last, connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear_client(member))
+        member = self._silent[self._last] = Member(self._last, connection)
+        self._watch(connection.fileno(), lambda: self._hear_client(member))
+        if member.process >= 0:
+            self._watch(member.process, lambda: self._leave(member))
+        if len(self._silent) > MOST_SILENT:
+            self._refuse(self._oldest_silent(), "others came, and it had not said hello")
+
+    def _oldest_silent(self) -> Member:
+        return next(iter(self._silent.values()))
+
+    def _turn_away(self, error: OSError) -> None:
+        """There is no descriptor for another client: one that is silent makes room, or it goes."""
+        if self._silent:
+            self._refuse(self._oldest_silent(), "others came, and it had not said hello")
+            return
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            connection, _ = self._door.accept()
+            with connection:
+                refused = wire.Refused(f"the island has no room for another client: {error}")
+                connection.send(wire.encoded(refused))
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _watch(self, descriptor: int, call: Any) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, call)
 
     def _hear_client(self, member: Member) -> None:
+        if member.gone:  # a moment ago
+            return
         data = wire.received(member.connection)
-        try:
-            messages = member.reader.take(data) if data is not None else None
-        except FlowError:
-            messages = None
-        if messages is None:
+        if data is None:
             self._leave(member)
             return
-        for message in messages:
-            match message:
-                case wire.Hello():
-                    self._admit(member, message)
-                case wire.DefineGangs():
-                    member.programs[message.program] = Gangs(message)
-                case wire.Want():
-                    wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
-                    self._memory.want(member.number, wanted)
+        try:
+            for message in member.reader.take(data):
+                self._take(member, message)
+        except (FlowError, InputError) as error:
+            self._refuse(member, str(error))
+
+    def _take(self, member: Member, message: wire.ToHost) -> None:
+        """Do what a client asks for. Raises FlowError, InputError."""
+        if isinstance(message, wire.Hello) != (member.number in self._silent):
+            raise FlowError("a client says hello first, and once")
+        match message:
+            case wire.Hello():
+                self._admit(member, message)
+            case wire.DefineGangs():
+                member.define(message)
+            case wire.Want():
+                wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
+                self._memory.want(member.number, wanted)
 
     def _take_runs(self, member: Member) -> None:
-        """Take note of what the client runs by now."""
-        for run in member.runs():
-            member.log.append(run)
+        """Take note of what a client runs by now."""
+        try:
+            runs = member.take_runs()
+            if member.outstanding > MOST_OPERATIONS:
+                self._prune(member)
+            if member.outstanding > MOST_OPERATIONS:
+                raise FlowError(f"{member.outstanding} operations are not over, too many")
             if not member.stands:
-                self._island.submit(member.number, member.operations(run))
-        if len(member.log) > MOST_LOGGED:
-            self._prune(member)
+                for run in runs:
+                    self._island.submit(member.number, member.operations(run))
+        except (FlowError, InputError) as error:
+            self._refuse(member, str(error))
+
+    def _refuse(self, member: Member, error: str) -> None:
+        """Tell a client why, and let it go."""
+        with contextlib.suppress(OSError):
+            member.connection.sendall(wire.encoded(wire.Refused(error)))
+        self._leave(member)
 
     def _admit(self, member: Member, hello: wire.Hello) -> None:
-        try:
-            devices = self._chosen(hello.devices)
-        except FlowError as error:
-            member.connection.sendall(wire.encoded(wire.Refused(str(error))))
-            self._leave(member)
-            return
-        member.name = hello.name
-        member.parcels = self._folder / f"client{member.number}"
-        member.parcels.mkdir(mode=0o700)
-        member.runs = Log(member.parcels / LOG, make=True).take
-        self._members[member.number] = member
-        member.weight = hello.weight
+        devices = self._chosen(hello.devices)
+        if len(self._places) + len(self._dead) + len(devices) >= SLOTS:
+            raise FlowError(f"the island has {SLOTS - 1} workers at most, and no room for more")
+        member.name, member.weight = hello.name, hello.weight
         self._island.join(member.number, member.weight, devices)
-        for device in devices:
-            self._opening.append(self._start(member, device))
-        memory_bytes = min(hello.memory_bytes or self._memory_bytes, self._memory_bytes)
-        for slot, device in member.slots.items():
-            self._memory.join(member.number, slot, device, memory_bytes)
-        slots = list(member.slots)
-        welcome = wire.Welcome(member.number, devices, slots, self._devices, SLOTS, memory_bytes)
-        descriptors = [each.fileno() for each in self._opening]
-        socket.send_fds(member.connection, [wire.encoded(welcome)], descriptors)
-        for each in self._opening:
-            each.close()
-        self._opening.clear()
+        del self._silent[member.number]
+        own = set(devices)
+        member.beside = [m for m in self._members.values() if not own.isdisjoint(m.slot_on)]
+        for each in member.beside:
+            each.beside.append(member)
+        self._members[member.number] = member
+        member.parcels = self._folder / f"client{member.number}"
+        opened: list[socket.socket] = []  # the client's ends of connections to its workers
+        try:
+            member.parcels.mkdir(mode=0o700)
+            member.runs = Log(member.parcels / LOG, make=True)
+            for device in devices:
+                self._start(member, device, opened)
+            memory_bytes = min(hello.memory_bytes or self._memory_bytes, self._memory_bytes)
+            for slot, device in member.slots.items():
+                self._memory.join(member.number, slot, device, memory_bytes)
+            slots = list(member.slots)
+            welcome = wire.Welcome(
+                member.number, devices, slots, self._devices, SLOTS, memory_bytes
+            )
+            descriptors = [each.fileno() for each in opened]
+            socket.send_fds(member.connection, [wire.encoded(welcome)], descriptors)
+        except OSError as error:
+            raise FlowError(f"the island has no room for another client: {error}") from None
+        finally:
+            for each_socket in opened:
+                each_socket.close()
+        self._pause(member)
 
     def _chosen(self, wanted: Sequence[int] | int) -> list[int]:
         """The devices for a client: those it names, or the least loaded."""
@@ -387,77 +542,120 @@ class Host:
             load[place.device] += 1
         return sorted(sorted(range(self._devices), key=lambda each: (load[each], each))[:wanted])
 
-    def _start(self, member: Member, device: int) -> socket.socket:
-        """Fork a worker; the client's end of its connection."""
+    def _start(self, member: Member, device: int, opened: list[socket.socket]) -> None:
+        """Fork a worker. Raises OSError."""
         slot = next(i for i in range(1, SLOTS) if i not in self._places and i not in self._dead)
         self._page.clear(slot)
         self._bells.forget(slot)
         with contextlib.suppress(FileExistsError):
             self._bells.make(slot)
+        self._bells.own(slot)  # it is open from now on, so that no ring is lost
         ours, theirs = socket.socketpair()
-        own, workers = socket.socketpair()
+        opened.append(ours)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            for each in (ours, own, *self._opening):
+            for each in opened:
                 each.close()
-            _work(self, parent, theirs, workers, slot, device, member.parcels)
+            _work(self, parent, theirs, slot, device, member.parcels)
         theirs.close()
-        workers.close()
-        own.setblocking(False)
-        self._places[slot] = place = Place(pid, member, device, own)
-        member.slots[slot] = device
-        self._selector.register(own, selectors.EVENT_READ, lambda: self._hear_worker(slot, place))
-        return ours
+        os.setpgid(pid, pid)
+        place = self._places[slot] = Place(slot, device, member, pid)
+        member.slots[slot], member.slot_on[device] = device, slot
+        self._watch(place.process, lambda: self._lose(place))
 
-    def _hear_worker(self, slot: int, place: Place) -> None:
-        if self._places.get(slot) is not place:  # it was lost with its client a moment ago
+    def let_go(self) -> None:
+        """In a worker: close all that is the host's or of other clients."""
+        self._selector.close()
+        self._door.close()
+        self._bells.close()
+        os.close(self._spare)
+        for member in (*self._silent.values(), *self._members.values()):
+            member.connection.close()
+            if member.process >= 0:
+                os.close(member.process)
+        for place in self._places.values():
+            if not place.gone:
+                os.close(place.process)
+
+    def _lose(self, place: Place) -> None:
+        """A worker has ended: whoever has turns, operations or parcels with it goes on.
+
+        Its slot is not given to another one before its client has left.
+        """
+        if place.gone:  # a moment ago, with its client
             return
-        if wire.received(place.connection) is None:
-            self._lose(slot, place)
-
-    def _lose(self, slot: int, place: Place) -> None:
-        """A worker is gone: whoever has turns with it goes on."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(place.pid, signal.SIGKILL)  # one that has closed its connection only
-        _, status = os.waitpid(place.pid, 0)
-        self._selector.unregister(place.connection)
-        place.connection.close()
-        del self._places[slot]
-        self._memory.leave(slot)
-        self._dead.add(slot)
-        member = place.member
-        if member.number in self._members:
-            code = os.waitstatus_to_exitcode(status)
-            why = f"signal {-code}" if code < 0 else f"exit code {code}"
-            with contextlib.suppress(OSError):
-                member.connection.sendall(wire.encoded(wire.Lost(slot, why)))
+        self._selector.unregister(place.process)
+        place.kill()  # what it has forked
+        code, member = place.ended(), place.member
+        self._dead.add(place.slot)
+        self._memory.leave(place.slot)
+        self._draining.pop(place.slot, None)
+        for word in (FINISHED, READY):
+            self._page.tell(place.slot, word, GONE)
+        member.whole = member.retires = False
+        if member.stands:
+            self._revoke(member)
+        else:
+            self._pause(member)
+        for slot in member.slots:
+            self._bells.ring(slot)  # they may wait for its parcels
+        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        with contextlib.suppress(OSError):
+            member.connection.sendall(wire.encoded(wire.Lost(place.slot, why)))
 
     def _leave(self, member: Member) -> None:
         """A client is gone: nothing of it stays."""
+        if member.gone:
+            return
+        member.gone = True
         self._selector.unregister(member.connection)
         member.connection.close()
+        if member.process >= 0:
+            self._selector.unregister(member.process)
+            os.close(member.process)
+        self._silent.pop(member.number, None)
         if self._members.pop(member.number, None) is None:
             return
-        if member.stands:
-            for device in member.slots.values():
-                self._page.grant(device, 0)
-        else:
+        for each in member.beside:
+            each.beside.remove(member)
+        places = [self._places[slot] for slot in member.slots]
+        for place in places:
+            place.kill()
+        for place in places:
+            if not place.gone:
+                self._selector.unregister(place.process)
+                place.ended()
+            self._draining.pop(place.slot, None)
+            self._memory.leave(place.slot)
+            del self._places[place.slot]
+            self._dead.add(place.slot)
+            if member.stands:
+                self._page.grant(place.device, 0)
+        if not member.stands:
             self._island.leave(member.number)
-        for slot in list(member.slots):
-            if (place := self._places.get(slot)) is not None:
-                self._lose(slot, place)
+        if member.runs is not None:
+            member.runs.close()
         shutil.rmtree(member.parcels, ignore_errors=True)
 
 
+def _process_of(connection: socket.socket) -> int:
+    """A descriptor of the process that has connected, or -1.
+
+    What a client has forked may keep its connection open after its end.
+    """
+    size = struct.calcsize("3i")
+    pid, _, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
 def _work(
-    host: Host,
-    parent: int,
-    client: socket.socket,
-    connection: socket.socket,
-    slot: int,
-    device: int,
-    parcels: Path,
+    host: Host, parent: int, client: socket.socket, slot: int, device: int, parcels: Path
 ) -> NoReturn:
     """In a forked process: be a worker until client or host is gone."""
     from rota.flow.worker import Worker
@@ -467,18 +665,16 @@ def _work(
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        for each in (client, connection):
-            os.set_inheritable(each.fileno(), False)
-        host._selector.close()
-        host._door.close()
-        for member in host._members.values():
-            member.connection.close()
-        for place in host._places.values():
-            place.connection.close()
+        os.setpgid(0, 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.set_inheritable(client.fileno(), False)
+        host.let_go()
         folder = host._folder
         page, bells = Page(folder / "page", host._devices, SLOTS), Bells(folder)
         places: dict[str, Any] = {"slot": slot, "device": device, "parcels": parcels}
-        Worker(client, connection, page, bells, **places).serve()
+        Worker(client, page, bells, **places).serve()
         code = 0
     finally:
         os._exit(code)
@@ -492,7 +688,10 @@ def main() -> None:
     import torch.distributed
 
     import rota.flow.worker  # noqa: F401  # workers have it without loading it
+    from rota.flow.functions import Spec
+    from rota.flow.outline import outline
 
+    outline(torch.neg, [Spec((1,), "float32")], 0, 1)  # loads what takes a second
     folder, devices, memory_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     host = Host(folder, devices, memory_bytes)

@@ -11,7 +11,7 @@ nobody would ever go on: the last of those requests is refused, so that its prog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 
@@ -20,6 +20,9 @@ class Words(Protocol):
 
     def used_bytes(self, slot: int) -> int:
         """What its program counts on, or the worker still holds if that is more."""
+
+    def is_settled(self, slot: int) -> bool:
+        """False while the worker holds what its program has let go of already."""
 
     def allow(self, slot: int, allowed_bytes: int) -> None:
         """Tell the program its allowance."""
@@ -133,10 +136,11 @@ class Memory:
             for slot, share in self._shares.items()
             if share.device in lacking and self._words.used_bytes(slot)
         }
-        if holders - self._requests.keys():
+        settled = all(map(self._words.is_settled, self._shares))
+        if not settled or holders - self._requests.keys():
             return None
-        waiting: Callable[[int], bool] = lambda client: client in holders  # noqa: E731
-        return next(filter(waiting, reversed(self._requests)), next(iter(self._requests)))
+        last_first = list(reversed(self._requests))
+        return next((each for each in last_first if each in holders), last_first[0])
 
     def _why(self, lacking: set[int]) -> str:
         device = min(lacking)

@@ -18,7 +18,9 @@ import mmap
 import os
 from pathlib import Path
 
-RING = 1024  # turns of a device that may be given out and not yet done: an island gives out fewer
+# Turns of a device that may be given out and not yet done: the island's window, of some 40 turns at
+# the least cost of each, and two of each worker.
+RING = 1024
 DEVICE_WORDS = 8 + RING
 SLOT_WORDS = 16
 DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
@@ -26,10 +28,12 @@ DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # a grant, and that it may run without a turn although the grant is gone; the bytes of its buffers.
 # And the function that it has run last, and what that usually takes.
 FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
-# And what its client counts on using of the device's memory, and may use without asking the host.
-USED_BYTES, ALLOWED_BYTES = 7, 8
+# And what its client counts on using of the device's memory, and may use without asking the host;
+# and the last operation of which its client has told all workers that it concerns.
+USED_BYTES, ALLOWED_BYTES, TOLD = 7, 8, 9
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
+GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 HOST = 0  # the slot of the host itself
@@ -98,7 +102,7 @@ class Page:
         return self._words[self._slot0 + slot * SLOT_WORDS + word]
 
     def tell(self, slot: int, word: int, value: int) -> None:
-        """A worker writes a word of its own; the host writes ALLOWED, and all of a new worker."""
+        """A worker writes words of its own; its host ALLOWED, its client TOLD."""
         self._words[self._slot0 + slot * SLOT_WORDS + word] = value
 
     def clear(self, slot: int) -> None:

@@ -184,7 +184,8 @@ class _Lowering:
                 dim = made[0].place.dim if made and made[0].place is not None else 0
                 empty = None if made else target.specs[index]
                 register = self._register(node.target)
-                self._steps.append(wire.Receive(register, parts, dim, empty))
+                slots = [self._slots[source.workers[piece.shard]] for piece in made]
+                self._steps.append(wire.Receive(register, parts, slots, dim, empty))
 
 
 def _region(register: int, piece: Piece) -> wire.Region:

@@ -55,11 +55,12 @@ class Send(Struct, array_like=True, tag=1):
 class Receive(Struct, array_like=True, tag=2):
     """A register is put together from parcels and own regions, behind each other along ``dim``.
 
-    Without any it is ``empty``.
+    Without any it is ``empty``. ``slots`` are those of the workers that send the parts.
     """
 
     register: int
     parts: list[str | Region]
+    slots: list[int]
     dim: int
     empty: Spec | None
 
@@ -77,11 +78,11 @@ Step = Compute | Send | Receive | Discard
 
 
 class DefineSlice(Struct, array_like=True, tag=10):
-    """The worker is shard ``rank`` of ``size``; they meet in a file of that name."""
+    """The worker is shard ``rank`` of those in these slots; they meet in a file of that name."""
 
     slice: int
     rank: int
-    size: int
+    slots: list[int]
     meeting: str
 
 
@@ -242,24 +243,31 @@ class Reader:
 
     def __init__(self, kinds: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(list[kinds])
-        self._rest = b""
+        self._parts: list[bytes] = []  # of a message that is not whole
+        self._missing = 0  # bytes at least until one is
 
     def take(self, data: bytes) -> list[Any]:
         """The whole messages that have come by now. Raises FlowError."""
-        stream, at, messages = self._rest + data, 0, list[Any]()
+        self._missing -= len(data)
+        self._parts.append(data)
+        if self._missing > 0:
+            return []
+        stream, at, messages = b"".join(self._parts), 0, list[Any]()
+        self._missing = 0
         while len(stream) - at >= LENGTH.size:
             (length,) = LENGTH.unpack_from(stream, at)
             if length > MOST_BYTES:
                 raise FlowError(f"a message of {length} bytes is too long")
             end = at + LENGTH.size + length
             if len(stream) < end:
+                self._missing = end - len(stream)
                 break
             try:
                 messages += self._decoder.decode(stream[at + LENGTH.size : end])
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
                 raise FlowError(f"a message can't be read: {error}") from None
             at = end
-        self._rest = stream[at:]
+        self._parts = [stream[at:]]
         return messages
 
 

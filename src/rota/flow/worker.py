@@ -7,6 +7,7 @@ waits for others holds a device.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import time
@@ -30,10 +31,12 @@ from rota.flow.page import (
     BEGUN,
     FINISHED,
     FUNCTION,
+    GONE,
     HELD_BYTES,
     HOST,
     READY,
     TAKES_NS,
+    TOLD,
     Barrier,
     Bells,
     Page,
@@ -45,6 +48,8 @@ MEMORY_RUNS = 8  # of a function: what it takes is their mean
 # where they are by far enough.
 FAR = 0.85
 STRAY = 2  # times the mean: a longer run counts as much
+_LEAVES = (SystemExit, KeyboardInterrupt, GeneratorExit)  # what a function must not end a worker by
+MOST_YIELDS = 100  # to a client that tells others, before it is waited for by the clock
 LISTEN_EVERY_NS = 300_000  # while there is something to do
 
 
@@ -87,7 +92,6 @@ class Worker:
     def __init__(
         self,
         client: socket.socket,
-        host: socket.socket,
         page: Page,
         bells: Bells,
         *,
@@ -95,7 +99,7 @@ class Worker:
         device: int,
         parcels: Path,
     ) -> None:
-        self._client, self._host = client, host
+        self._client = client
         self._page, self._bells = page, bells
         self._slot, self._device, self._parcels = slot, device, parcels
         self._reader = wire.Reader(wire.ToWorker)
@@ -103,28 +107,33 @@ class Worker:
         self._functions: dict[int, Function] = {}
         self._programs: dict[int, wire.DefineProgram] = {}
         self._buffers: dict[int, Any] = {}
+        self._process = os.getpid()
         self._queue: deque[Any] = deque()
         self._held_bytes = 0
         self._has_turn = False  # in the present operation
+        self._untold = 0  # looks for whether others have been told of the next operation
         self._unready: deque[Running] = deque()  # programs that may wait for parcels
 
     def serve(self) -> None:
-        """Work until the client or the host is gone."""
-        for connection in (self._client, self._host):
-            connection.setblocking(False)
+        """Work until the client is gone."""
+        self._client.setblocking(False)
         poll = select.poll()
         bell = self._bells.own(self._slot)
-        for each in (self._client, self._host, bell):
+        for each in (self._client, bell):
             poll.register(each, select.POLLIN)
         Barrier()  # as the host relies on
         while True:
             waits, until_ns = False, time.monotonic_ns() + LISTEN_EVERY_NS
             while not waits and time.monotonic_ns() < until_ns:
                 waits = not self._work()
-            for descriptor, _ in poll.poll(None if waits else 0):
+            wait_ms = None if waits else 0
+            if waits and self._untold:  # it takes the client some microseconds, or it is stopped
+                os.sched_yield()
+                wait_ms = int(self._untold > MOST_YIELDS)
+            for descriptor, _ in poll.poll(wait_ms):
                 if descriptor == bell:
                     self._bells.heard(self._slot)
-                elif descriptor == self._host.fileno() or not self._hear():
+                elif not self._hear():
                     return
 
     def _hear(self) -> bool:
@@ -139,8 +148,7 @@ class Worker:
                     self._queue.append(running)
                     self._unready.append(running)
                 case wire.DefineSlice():
-                    meeting = self._parcels / message.meeting
-                    self._gangs[message.slice] = Gang(message.rank, message.size, meeting)
+                    self._meet(message)
                 case wire.DefineFunction():
                     self._define(message)
                 case wire.DefineProgram():
@@ -196,10 +204,23 @@ class Worker:
             if self._page.standing(self._device) != self._slot:
                 self._bells.ring(HOST)
 
+    def _meet(self, message: wire.DefineSlice) -> None:
+        def lost() -> bool:
+            return any(self._is_lost(slot) for slot in message.slots)
+
+        meeting = self._parcels / message.meeting
+        gang = Gang(message.rank, len(message.slots), meeting, lost)
+        self._gangs[message.slice] = gang
+
+    def _is_lost(self, slot: int) -> bool:
+        return self._page.of(slot, READY) == GONE
+
     def _define(self, message: wire.DefineFunction) -> None:
         call, error = None, ""
         try:
             call = found(message.named)
+        except _LEAVES as problem:
+            error = f"{message.named.name} can't be loaded: it exited: {problem!r}"
         except Exception as problem:
             error = str(problem)
         self._functions[message.function] = Function(call, self._gangs[message.slice], error)
@@ -215,7 +236,7 @@ class Worker:
             told = outline(function.call, message.inputs, gang.rank, gang.size)
         except InputError as error:
             self._answer(wire.Answer(message.request, str(error), "input"))
-        except Exception:
+        except (Exception, *_LEAVES):
             self._answer(wire.Answer(message.request, traceback.format_exc(), "raised"))
         else:
             answer = wire.Answer(message.request, None, "", list(told.outputs), told.single)
@@ -263,6 +284,8 @@ class Worker:
         else:
             function.gang.leave()  # the others of the gang are not to wait for this one
             outputs = [poison] * len(step.outputs)
+        if os.getpid() != self._process:  # the function has forked, and returned twice
+            os._exit(1)
         for register, value in zip(step.outputs, outputs, strict=True):
             running.registers[register] = value
         self._learn(step.function, function, time.monotonic_ns() - began_ns)
@@ -274,6 +297,10 @@ class Worker:
         page, device, slot = self._page, self._device, self._slot
         self._has_turn = False
         if page.standing(device) == slot:
+            if number > page.of(slot, TOLD):  # begun now, it might wait for one who is never told
+                self._untold += 1
+                return False
+            self._untold = 0
             page.tell(slot, BEGUN, number)
             if page.standing(device) == slot:
                 return True
@@ -307,8 +334,8 @@ class Worker:
             if len(values) != outputs:
                 raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
             return values
-        except SystemExit as error:
-            problem = Poison("raised", f"{label} on device {self._device} exited: {error.code}")
+        except _LEAVES as error:
+            problem = Poison("raised", f"{label} on device {self._device} exited: {error!r}")
         except Exception:
             where = f"{label} on device {self._device}"
             problem = Poison("raised", f"{where} raised\n{traceback.format_exc()}")
@@ -333,20 +360,31 @@ class Worker:
 
     def _send(self, running: Running, step: wire.Send) -> None:
         name, value = f"{running.number}.{step.parcel}", _region(running, step.region)
+        if not isinstance(value, Poison):
+            try:
+                send(self._parcels, name, value)
+            except OSError as error:
+                value = Poison("room", f"no room for what device {self._device} sends: {error}")
         if isinstance(value, Poison):
             draft = self._parcels / f"{name}.new"
-            draft.write_text(f"{value.kind}\n{value.text}")
-            draft.rename(self._parcels / f"{name}.poison")
-        else:
-            send(self._parcels, name, value)
+            with contextlib.suppress(OSError):  # no room for words
+                draft.write_text(f"{value.kind}\n{value.text}")
+            draft.touch()
+            draft.rename(self._poison(name))
         self._bells.ring(step.slot)
 
     def _has_arrived(self, running: Running, step: wire.Receive) -> bool:
-        names = [f"{running.number}.{each}" for each in step.parts if isinstance(each, str)]
-        return all(
-            arrived(self._parcels, name) or (self._parcels / f"{name}.poison").exists()
-            for name in names
-        )
+        """Whether all parcels are there, or never will be."""
+        for part, slot in zip(step.parts, step.slots, strict=True):
+            if isinstance(part, str):
+                lost = self._is_lost(slot)  # looked at first: it may have sent before it ended
+                name = f"{running.number}.{part}"
+                if not (arrived(self._parcels, name) or self._poison(name).exists() or lost):
+                    return False
+        return True
+
+    def _poison(self, name: str) -> Path:
+        return self._parcels / f"{name}.poison"
 
     def _receive(self, running: Running, step: wire.Receive) -> None:
         if step.empty is not None:
@@ -362,12 +400,15 @@ class Worker:
         if isinstance(part, wire.Region):
             return _region(running, part)
         name = f"{running.number}.{part}"
-        poison = self._parcels / f"{name}.poison"
+        poison = self._poison(name)
         if poison.exists():
             kind, _, text = poison.read_text().partition("\n")
             poison.unlink()
-            return Poison(kind, text)
-        value = receive(self._parcels, name, copy=True)
+            return Poison(kind, text) if text else Poison("room", "no room for what another sends")
+        try:
+            value = receive(self._parcels, name, copy=True)
+        except FileNotFoundError:
+            return Poison("lost", "a worker has ended before it sent what this one needs")
         drop(self._parcels, name)  # it had this one reader
         return value
 
