@@ -113,8 +113,9 @@ class Stride:
     divided by weight, differs by at most ``(cost_a / weight_a + cost_b / weight_b) / 2`` since both
     began, and by twice as much in any interval. So for n clients and operations of equal cost, the
     number of a client's operations in any window of issued ones is within ``1 + (n - 2) share`` of
-    its share of the window. For equal weights, and for different powers of two up to 1:2:4:8, it is
-    within one, whoever joined, left or idled before the window: what starts at multiples are for.
+    its share of the window. Within one it is, whoever has joined or idled before the window, for
+    equal weights and for powers of two without a gap, such as 1, 2, 4, 8: what the multiples are
+    for. Weights 1, 2, 8 miss it by a tenth of an operation.
     """
 
     def __init__(self) -> None:
