@@ -32,6 +32,7 @@ from rota.flow.page import (
     HOST,
     LOG,
     SOCKET,
+    TAKEN,
     TOLD,
     USED_BYTES,
     Barrier,
@@ -106,6 +107,7 @@ class Client:
         self._telling = False
         self._extra = [0] * len(self._workers)  # bytes that operations need besides, at most
         self._given: wire.Given | None = None
+        self._granted = 0  # requests for memory
         self._held = [0] * len(self._workers)  # bytes of live buffers
         self._load = [0] * len(self._workers)  # slices on each
         self._poll = select.poll()
@@ -345,6 +347,7 @@ class Client:
             self._want(wanted, label)
         for worker, more_bytes in more.items():
             self._held[worker] += more_bytes
+            self._page.tell(self._slots[worker], TAKEN, self._granted)
 
     def _want(self, wanted: dict[int, int], label: str) -> None:
         """Wait for the host to give so much memory. Raises FlowMemoryError, WorkerLostError."""
@@ -357,6 +360,7 @@ class Client:
             self._look(None)
         if self._given.error is not None:
             raise FlowMemoryError(f"{label}: {self._given.error}")
+        self._granted += 1
 
     def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
         from rota.flow.parcels import receive, unpack

@@ -40,6 +40,7 @@ from rota.flow.page import (
     LOG,
     READY,
     SOCKET,
+    TAKEN,
     TAKES_NS,
     USED_BYTES,
     Barrier,
@@ -162,13 +163,17 @@ class Told:
     def __init__(self, page: Page, barrier: Barrier) -> None:
         self._page, self.barrier = page, barrier
 
-    def used_bytes(self, slot: int) -> int:
+    def counted_bytes(self, slot: int) -> int:
         """See :class:`rota.flow.memory.Words`."""
-        return max(self._page.of(slot, USED_BYTES), self._page.of(slot, HELD_BYTES))
+        return self._page.of(slot, USED_BYTES)
 
-    def is_settled(self, slot: int) -> bool:
+    def held_bytes(self, slot: int) -> int:
         """See :class:`rota.flow.memory.Words`."""
-        return self._page.of(slot, HELD_BYTES) <= self._page.of(slot, USED_BYTES)
+        return self._page.of(slot, HELD_BYTES)
+
+    def taken(self, slot: int) -> int:
+        """See :class:`rota.flow.memory.Words`."""
+        return self._page.of(slot, TAKEN)
 
     def allow(self, slot: int, allowed_bytes: int) -> None:
         """See :class:`rota.flow.memory.Words`."""

@@ -18,11 +18,14 @@ from typing import NamedTuple, Protocol
 class Words(Protocol):
     """What host and programs tell each other of a worker's memory; see :mod:`rota.flow.page`."""
 
-    def used_bytes(self, slot: int) -> int:
-        """What its program counts on, or the worker still holds if that is more."""
+    def counted_bytes(self, slot: int) -> int:
+        """What its program counts on."""
 
-    def is_settled(self, slot: int) -> bool:
-        """False while the worker holds what its program has let go of already."""
+    def held_bytes(self, slot: int) -> int:
+        """What the worker holds: it may be less, or what the program has let go of already."""
+
+    def taken(self, slot: int) -> int:
+        """How many of its granted requests the program counts on by now."""
 
     def allow(self, slot: int, allowed_bytes: int) -> None:
         """Tell the program its allowance."""
@@ -43,7 +46,8 @@ class _Share:
 
     def __init__(self, client: int, device: int, allowed_bytes: int) -> None:
         self.client, self.device, self.allowed_bytes = client, device, allowed_bytes
-        self.floor_bytes = 0  # given, and not used yet
+        self.given_bytes = 0  # for the last request that was granted,
+        self.given = 0  # and which of them that was, from 1
 
 
 class Memory:
@@ -53,6 +57,7 @@ class Memory:
         self._device_bytes, self._words = device_bytes, words
         self._shares: dict[int, _Share] = {}  # by slot
         self._requests: dict[int, Mapping[int, int]] = {}  # by client, in the order they came
+        self._given: dict[int, int] = {}  # how many were granted, by client
 
     @property
     def waits(self) -> bool:
@@ -70,6 +75,7 @@ class Memory:
         share = self._shares.pop(slot, None)
         if share is not None and all(each.client != share.client for each in self._shares.values()):
             self._requests.pop(share.client, None)
+            self._given.pop(share.client, None)
 
     def want(self, client: int, wanted_bytes: Mapping[int, int]) -> None:
         """A client asks to use so much by its workers' slots; :meth:`settle` answers.
@@ -95,10 +101,12 @@ class Memory:
                 continue
             for slot, wanted_bytes in wanted.items():
                 share = self._shares[slot]
-                share.floor_bytes = wanted_bytes
+                share.given_bytes = wanted_bytes
+                share.given = self._given.get(client, 0) + 1
                 if wanted_bytes > share.allowed_bytes:
                     share.allowed_bytes = wanted_bytes
                     self._words.allow(slot, wanted_bytes)
+            self._given[client] = self._given.get(client, 0) + 1
             del self._requests[client]
             answers.append(Answer(client, None))
         return answers
@@ -119,25 +127,30 @@ class Memory:
     def _take_back(self, devices: set[int]) -> None:
         """Allow on these devices no more than is used."""
         shares = {slot: each for slot, each in self._shares.items() if each.device in devices}
-        used = self._words.used_bytes
         for slot, share in shares.items():
-            if used(slot) >= share.floor_bytes:
-                share.floor_bytes = 0
-            self._words.allow(slot, max(used(slot), share.floor_bytes))
+            self._words.allow(slot, self._needed(slot, share))
         self._words.barrier()
         for slot, share in shares.items():
-            share.allowed_bytes = max(used(slot), share.floor_bytes)
+            share.allowed_bytes = self._needed(slot, share)
             self._words.allow(slot, share.allowed_bytes)
+
+    def _needed(self, slot: int, share: _Share) -> int:
+        """What can't be taken back."""
+        counted_bytes = self._words.counted_bytes(slot)
+        given_bytes = share.given_bytes if self._words.taken(slot) < share.given else 0
+        return max(counted_bytes, self._words.held_bytes(slot), given_bytes)
 
     def _refused(self, lacking: set[int]) -> int | None:
         """The client that is to let go: None while somebody who holds memory there may go on."""
         holders = {
             share.client
             for slot, share in self._shares.items()
-            if share.device in lacking and self._words.used_bytes(slot)
+            if share.device in lacking and self._needed(slot, share)
         }
-        settled = all(map(self._words.is_settled, self._shares))
-        if not settled or holders - self._requests.keys():
+        words = self._words
+        if any(words.held_bytes(slot) > words.counted_bytes(slot) for slot in self._shares):
+            return None  # somebody has let go of something
+        if holders - self._requests.keys():
             return None
         last_first = list(reversed(self._requests))
         return next((each for each in last_first if each in holders), last_first[0])

@@ -29,8 +29,9 @@ DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # And the function that it has run last, and what that usually takes.
 FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
 # And what its client counts on using of the device's memory, and may use without asking the host;
-# and the last operation of which its client has told all workers that it concerns.
-USED_BYTES, ALLOWED_BYTES, TOLD = 7, 8, 9
+# how many of its requests for more were granted and are counted on; and the last operation of which
+# it has told all workers that it concerns.
+USED_BYTES, ALLOWED_BYTES, TAKEN, TOLD = 7, 8, 9, 10
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
