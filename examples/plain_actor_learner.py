@@ -5,7 +5,7 @@ import argparse
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-GAMES, STEPS, HIDDEN = 64, 200, 32
+GAMES, STEPS, HIDDEN = 64, 100, 32
 SIZES = (4 * HIDDEN, HIDDEN, HIDDEN)
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rota import flow
 
-GAMES, STEPS, HIDDEN = 64, 200, 32
+GAMES, STEPS, HIDDEN = 64, 100, 32
 SIZES = (4 * HIDDEN, HIDDEN, HIDDEN)
 
 
