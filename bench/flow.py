@@ -1,0 +1,220 @@
+"""What an operation of a program costs, by how it is dispatched.
+
+    python bench/flow.py [--rounds 7]
+
+One operation is a scalar addition, or a scalar all-reduce and an addition, on one worker and on
+two. A client calls operations one by one and waits for each; calls them one by one and waits for
+the last; runs them in programs of 128; runs 128 of them in one function. Beside: a plain loop of
+as many processes (gloo), without any client, and Ray's actors where Ray is installed. All ways take
+turns in one process, round by round. Printed are microseconds an operation (median of the rounds,
+quartiles), and how many times as long as the plain loop's that is.
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rota import flow
+
+LENGTH = 128  # operations of a program, and of a fused function
+PLAIN = "plain loop"
+Way = Callable[[int], None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    for workers in (1, 2):
+        for name in OPERATIONS:
+            with ExitStack() as stack:
+                ways: dict[str, tuple[Way, int]] = {}
+                for each in (flow_ways, plain_ways, ray_ways):
+                    ways |= stack.enter_context(each(workers, name))
+                show(f"{name}, {workers} worker{'s'[: workers > 1]}", measured(ways, rounds))
+
+
+def measured(ways: dict[str, tuple[Way, int]], rounds: int) -> dict[str, list[float]]:
+    """Seconds an operation in each round; the first one, in which all warms up, does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name in list(ways) if number % 2 else list(reversed(ways)):
+            way, count = ways[name]
+            began_s = time.perf_counter()
+            way(count)
+            if number:
+                taken[name].append((time.perf_counter() - began_s) / count)
+    return taken
+
+
+def show(title: str, taken: dict[str, list[float]]) -> None:
+    print(f"\n{title:40} {'us':>8}  {'quartiles':>16}  {'x plain loop':>12}")
+    for name, seconds in taken.items():
+        low, middle, high = (1e6 * each for each in quantiles(seconds, n=4))
+        pairs = zip(seconds, taken[PLAIN], strict=True)
+        times = quantiles([one / plain for one, plain in pairs], n=4)[1]
+        print(f"{name:40} {middle:8.1f}  {low:7.1f} {high:8.1f}  {times:12.2f}")
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def add_often(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(LENGTH):
+        x = add(x)
+    return x
+
+
+def reduce_and_add(x: torch.Tensor) -> torch.Tensor:
+    return reduced(x, flow.shard().group)
+
+
+def reduce_and_add_often(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(LENGTH):
+        x = reduce_and_add(x)
+    return x
+
+
+def reduced(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    x = x.clone()
+    dist.all_reduce(x, dist.ReduceOp.MAX, group=group)
+    return x + 1
+
+
+OPERATIONS = {
+    "addition": (add, add_often),
+    "all-reduce and addition": (reduce_and_add, reduce_and_add_often),
+}
+
+
+# -- ways ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def flow_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
+    one, often = OPERATIONS[name]
+    with flow.local(workers) as client:
+        where = client.slice(workers)
+        call, fused = (where.function(each, out=flow.Replicated()) for each in (one, often))
+        chain = client.program(lambda x: flow.repeat(LENGTH, call, x))
+        start = where.put(torch.zeros(1))
+
+        def sequential(count: int) -> None:
+            x = start
+            for _ in range(count):
+                x = call(x)
+                x.result()
+
+        def repeated(function: Callable[[Any], Any], operations: int) -> Way:
+            def run(count: int) -> None:
+                x = start
+                for _ in range(count // operations):
+                    x = function(x)
+                x.result()
+
+            return run
+
+        yield {
+            "one by one, waiting for each": (sequential, LENGTH),
+            "one by one, waiting for the last": (repeated(call, 1), 4 * LENGTH),
+            f"programs of {LENGTH}": (repeated(chain, LENGTH), 8 * LENGTH),
+            f"{LENGTH} in one function": (repeated(fused, LENGTH), 8 * LENGTH),
+        }
+
+
+@contextmanager
+def plain_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="rota-") as folder:
+        pipes, processes = [], []
+        for rank in range(workers):
+            ours, theirs = context.Pipe()
+            given = (theirs, rank, workers, str(Path(folder) / "meeting"), name)
+            processes.append(context.Process(target=plain_loop, args=given))
+            processes[-1].start()
+            pipes.append(ours)
+
+        def run(count: int) -> None:
+            for each in pipes:
+                each.send(count)
+            for each in pipes:
+                each.recv()
+
+        yield {PLAIN: (run, 8 * LENGTH)}
+        for each in pipes:
+            each.send(0)
+        for process in processes:
+            process.join()
+
+
+def plain_loop(told: Connection, rank: int, size: int, meeting: str, name: str) -> None:
+    """In a process of its own: so many operations whenever a number comes, until it is 0."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
+    while count := told.recv():
+        x = torch.zeros(1)
+        for _ in range(count):
+            x = add(x) if name == "addition" else reduced(x, None)
+        told.send(x.item())
+    dist.destroy_process_group()
+
+
+@contextmanager
+def ray_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
+    try:
+        import ray
+    except ImportError:
+        print("Ray is skipped: it is not installed")
+        yield {}
+        return
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+    with tempfile.TemporaryDirectory(prefix="rota-") as folder:
+        meeting = f"file://{folder}/meeting"
+        actors = [ray.remote(RayActor).remote(name) for _ in range(workers)]
+        ray.get([a.meet.remote(meeting, rank, workers) for rank, a in enumerate(actors)])
+
+        def sequential(count: int) -> None:
+            for _ in range(count):
+                ray.get([each.run.remote() for each in actors])
+
+        def outstanding(count: int) -> None:
+            ray.get([each.run.remote() for _ in range(count) for each in actors])
+
+        yield {
+            "Ray's actors, waiting for each": (sequential, LENGTH),
+            "Ray's actors, waiting for the last": (outstanding, 4 * LENGTH),
+        }
+    ray.shutdown()
+
+
+class RayActor:
+    """Keeps the value itself, so that no tensor is sent."""
+
+    def __init__(self, name: str) -> None:
+        torch.set_num_threads(1)
+        self.name, self.x = name, torch.zeros(1)
+
+    def meet(self, meeting: str, rank: int, size: int) -> None:
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+
+    def run(self) -> None:
+        self.x = add(self.x) if self.name == "addition" else reduced(self.x, None)
+
+
+if __name__ == "__main__":
+    main()
