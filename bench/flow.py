@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -61,9 +61,9 @@ def measured(ways: dict[str, tuple[Way, int]], rounds: int) -> dict[str, list[fl
 def show(title: str, taken: dict[str, list[float]]) -> None:
     print(f"\n{title:40} {'us':>8}  {'quartiles':>16}  {'x plain loop':>12}")
     for name, seconds in taken.items():
-        low, middle, high = (1e6 * each for each in quantiles(seconds, n=4))
+        low, middle, high = (1e6 * each for each in quantiles(seconds, n=4, method="inclusive"))
         pairs = zip(seconds, taken[PLAIN], strict=True)
-        times = quantiles([one / plain for one, plain in pairs], n=4)[1]
+        times = median(one / plain for one, plain in pairs)
         print(f"{name:40} {middle:8.1f}  {low:7.1f} {high:8.1f}  {times:12.2f}")
 
 

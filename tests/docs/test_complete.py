@@ -13,6 +13,7 @@ import pytest
 
 import rota
 import rota.errors
+from rota import flow
 from rota.cli.main import _code, cli
 from rota.cli.present import WIDE
 from rota.client.client import Client
@@ -396,6 +397,15 @@ def test_every_public_name_is_explained() -> None:
 def test_every_part_of_a_training_session_is_explained() -> None:
     attributes = [name for name in vars(Session()) if not name.startswith("_")]
     assert not missing(public(Session) + attributes, page("train"))
+
+
+def test_every_part_of_a_program_of_many_devices_is_explained() -> None:
+    kinds = [flow.Client, flow.Slice, flow.Function, flow.ShardedBuffer, flow.LocalIsland]
+    told = [name for kind in kinds for name in public(kind)] + flow.__all__
+    for function in (flow.connect, flow.local, flow.Client.slice, flow.Slice.function):
+        told += [name for name in inspect.signature(function).parameters if name != "self"]
+    by_flow_alone = {"parcels"}  # where a client's tensors pass
+    assert not missing(set(told) - by_flow_alone, page("flow"))
 
 
 def test_every_part_of_a_search_from_python_is_explained() -> None:
