@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
@@ -36,6 +37,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
+    if find_spec("ray") is None:
+        print("Ray's actors are skipped: Ray is not installed")
     for workers in (1, 2):
         for name in OPERATIONS:
             with ExitStack() as stack:
@@ -145,7 +148,7 @@ def plain_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
         for rank in range(workers):
             ours, theirs = context.Pipe()
             given = (theirs, rank, workers, str(Path(folder) / "meeting"), name)
-            processes.append(context.Process(target=plain_loop, args=given))
+            processes.append(context.Process(target=plain_loop, args=given, daemon=True))
             processes[-1].start()
             pipes.append(ours)
 
@@ -176,12 +179,11 @@ def plain_loop(told: Connection, rank: int, size: int, meeting: str, name: str) 
 
 @contextmanager
 def ray_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
-    try:
-        import ray
-    except ImportError:
-        print("Ray is skipped: it is not installed")
+    if find_spec("ray") is None:
         yield {}
         return
+    import ray
+
     ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory(prefix="rota-") as folder:
         meeting = f"file://{folder}/meeting"
