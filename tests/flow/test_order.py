@@ -1,7 +1,6 @@
 """Gang operations of several clients: in one order they never hang, and share as weights say."""
 
 import itertools
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -134,7 +133,7 @@ def test_with_tickets_three_clients_end_whatever_the_order_of_many_collectives(i
         each[0].close()
 
 
-# -- shares ------------------------------------------------------------------------------------------
+# -- shares ----------------------------------------------------------------------------------------
 
 
 class Weighted:

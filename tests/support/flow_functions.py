@@ -45,15 +45,17 @@ class Gate:
 def gated(x: torch.Tensor) -> torch.Tensor:
     """The next number, once the gate of the first element's number is open."""
     if not isinstance(x, FakeTensor):
-        folder, number = Path(os.environ[FOLDER]), int(x.flatten()[0])
-        for name, use in (
-            ("begun", lambda p: os.write(p, b".")),
-            ("gate", lambda p: os.read(p, 1)),
-        ):
-            pipe = os.open(folder / f"{name}{number}", os.O_RDWR)
-            use(pipe)
-            os.close(pipe)
+        number = int(x.flatten()[0])
+        begun, gate = (_opened(f"{name}{number}") for name in ("begun", "gate"))
+        os.write(begun, b".")
+        os.read(gate, 1)
+        os.close(begun)
+        os.close(gate)
     return x + 1
+
+
+def _opened(name: str) -> int:
+    return os.open(Path(os.environ[FOLDER]) / name, os.O_RDWR)
 
 
 def recorded(x: torch.Tensor) -> torch.Tensor:
@@ -61,12 +63,6 @@ def recorded(x: torch.Tensor) -> torch.Tensor:
     if not isinstance(x, FakeTensor):
         with open(Path(os.environ[FOLDER]) / "record", "ab", buffering=0) as record:
             record.write(bytes([int(x.flatten()[0])]))
-    return x
-
-
-def recorded_gated(x: torch.Tensor) -> torch.Tensor:
-    """As :func:`recorded`, then held as by :func:`gated`."""
-    gated(recorded(x))
     return x
 
 
