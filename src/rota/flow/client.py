@@ -431,7 +431,7 @@ class Client:
     def _define(self, trace: Trace) -> Ready:
         """Lower a program and tell workers and host of it."""
         number, calls = self._next("program"), trace.calls()
-        labels = [each.label for each in calls]
+        labels = [f"{trace.name}{each.label}" for each in calls]
         steps = {}
         for worker in range(len(self._workers)):
             own = lowered(trace, worker, self._slots)
@@ -741,12 +741,14 @@ class Program:
     def __init__(self, client: Client, function: Callable[..., Any]) -> None:
         self._client, self._function = client, function
         self._number = client._next("program")
+        self._name = str(getattr(function, "__name__", type(function).__name__))
         self._single: dict[Any, bool] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """Buffers of what it returns. Raises InputError."""
 
         def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
+            trace.name = trace.name or f"{self._name}: "
             returned = self._function(*(Traced(self._client, trace, each) for each in values))
             self._single[key] = not isinstance(returned, tuple | list)
             outputs = [returned] if self._single[key] else list(returned)

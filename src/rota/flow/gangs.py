@@ -101,4 +101,6 @@ def _hang_up(descriptor: int, name: str) -> None:
     with contextlib.suppress(OSError):
         if os.readlink(f"/proc/self/fd/{descriptor}") == name:
             with socket.socket(fileno=os.dup(descriptor)) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+                # Gloo ends the process if the socket that it listens to fails.
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)

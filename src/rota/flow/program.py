@@ -54,6 +54,7 @@ class Trace:
         self.inputs = len(inputs)
         self.nodes: list[Call | Transfer] = []
         self.outputs: tuple[int, ...] = ()
+        self.name = ""  # the program's, before the names of its operations
 
     def add(self, value: Lies) -> int:
         """One more value."""
