@@ -537,12 +537,12 @@ class Slice:
 
         layout = layout or Replicated()
         shape, client = tuple(tensor.shape), self.client
-        parts = [tensor] * self.size
-        if isinstance(layout, Split):
-            parts = list(tensor.tensor_split(self.size, layout.dim))
         dtype = str(tensor.dtype).removeprefix("torch.")
         shards = range(self.size)
         specs = tuple(Spec(shard_shape(shape, layout, self.size, i), dtype) for i in shards)
+        parts = [tensor] * self.size
+        if isinstance(layout, Split):
+            parts = list(tensor.tensor_split(self.size, layout.dim))
         lies = Lies(self.number, self.workers, layout, specs)
         client._hold([lies], 0, "put")
         number = client._next("buffer")
