@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-seeds test-chaos lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -89,6 +89,11 @@ FIRST := 0
 SEEDS := 3000
 test-seeds: $(STAMP) ## run SEEDS stories of crashes in virtual time, from seed FIRST on
 	@FIRST=$(FIRST) SEEDS=$(SEEDS) $(PYTEST) -n $(CORES) tests/virtual
+
+# Stories FIRST to FIRST + STORIES - 1: clients of one island, some 12 random programs each story.
+STORIES := 850
+test-flow: $(STAMP) ## run STORIES stories of random programs on shared devices, from FIRST on
+	@FLOW_FIRST=$(FIRST) FLOW_STORIES=$(STORIES) $(PYTEST) -n $(CORES) tests/flow/test_programs.py
 
 # For example: make test-chaos SEED=7 SECONDS=60 POLICY=gandiva MIX=trained,gang,restarts
 SEED := 1

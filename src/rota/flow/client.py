@@ -473,7 +473,8 @@ class Client:
                     self._tell(worker, run)
                 except WorkerLostError as error:
                     problem = error  # the others are told all the same: some have been
-                self._last[worker] = last
+                if worker in ready.last:
+                    self._last[worker] = first + ready.last[worker]
             for worker in ready.steps:
                 self._page.tell(self._slots[worker], TOLD, last)
             if ready.operations and not self._stands():
@@ -494,7 +495,7 @@ class Client:
     def _wait_for_room(self, workers: Any) -> None:
         for worker in workers:
             done = self._page.of(self._slots[worker], FINISHED)
-            if self._last[worker] - done > MOST_AHEAD and done:
+            if self._last[worker] - done > MOST_AHEAD:
                 self._answer(worker, self._ask(worker, wire.Tell))
 
 
