@@ -133,6 +133,26 @@ def test_with_tickets_three_clients_end_whatever_the_order_of_many_collectives(i
         each[0].close()
 
 
+def test_a_grant_goes_whole_from_client_to_client(island):
+    """A client that is alone needs no turns; one that comes takes that over on all its devices."""
+    clients = [island.connect(devices=devices) for devices in ([1], [0, 1], [1, 2])]
+    calls = []
+    for client in clients:
+        everywhere = client.slice(len(client.devices))
+        function = everywhere.function(f"{HERE}:plus_largest", flow.Split(0))
+        calls.append((client, function, everywhere.put(torch.tensor([1, 2]), flow.Split(0))))
+
+    def stands(client: flow.Client, function: flow.Function, x: flow.ShardedBuffer) -> bool:
+        largest = 3 if len(client.devices) == 1 else 2  # of the shards' sums
+        assert function(x).result().tolist() == [1 + largest, 2 + largest]
+        return [island.page.standing(each) for each in client.devices] == client._slots
+
+    for each in [*calls, *calls, *reversed(calls)]:
+        until(lambda e=each: stands(*e), "it has the grant of all its devices")
+    for client in clients:
+        client.close()
+
+
 # -- shares ----------------------------------------------------------------------------------------
 
 
