@@ -54,7 +54,8 @@ UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 CALM_S = 0.01  # for which all others had nothing to do before a client has a grant
 MOST_SILENT = 64  # connections that have not said who they are; the oldest makes room
-MOST_OPERATIONS = 1 << 18  # of a client that are not over
+MOST_AT_ONCE = 1024  # clients that connect before the host looks
+MOST_OPERATIONS = 1 << 17  # of a client that are not over
 MOST_READS = 16  # of what a client had told when its grant was taken back: a socket's buffers
 PR_SET_PDEATHSIG = 1
 
@@ -206,7 +207,7 @@ class Host:
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
         self._door.bind(str(folder / SOCKET))
-        self._door.listen(64)
+        self._door.listen(MOST_AT_ONCE)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ, self._welcome)
         self._selector.register(self._bells.own(HOST), selectors.EVENT_READ, self._rung_for)
