@@ -45,7 +45,7 @@ from rota.flow.program import Call, Lies, Trace, extra_bytes, lowered
 if TYPE_CHECKING:
     import torch
 
-MOST_AHEAD = 1000  # operations of a worker that are called and not done
+MOST_AHEAD = 1000  # operations of a worker that are not done as a program is called
 STARTS_S = 60.0
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -102,6 +102,7 @@ class Client:
         )
         self._programs: dict[Any, Ready] = {}
         self._last = [0] * len(self._workers)  # the last operation that was called on each
+        self._before = [0] * len(self._workers)  # the one before its first
         self._frees: list[list[int]] = [[] for _ in self._workers]
         self._frees_bytes = 0
         self._telling = False
@@ -449,6 +450,7 @@ class Client:
         for worker in ready.steps:
             if worker in self._lost:
                 raise WorkerLostError(self._lost[worker])
+        self._wait_for_room(ready.steps)
         held = [trace.values[each] for each in trace.outputs]
         self._hold(held, ready.extra_bytes, ready.label)
         first = self._next("operation", max(1, ready.operations))
@@ -474,6 +476,8 @@ class Client:
                 except WorkerLostError as error:
                     problem = error  # the others are told all the same: some have been
                 if worker in ready.last:
+                    if not self._last[worker]:
+                        self._before[worker] = first - 1
                     self._last[worker] = first + ready.last[worker]
             for worker in ready.steps:
                 self._page.tell(self._slots[worker], TOLD, last)
@@ -484,7 +488,6 @@ class Client:
             raise
         if problem is not None:
             raise problem
-        self._wait_for_room(ready.steps)
         return buffers
 
     def _stands(self) -> bool:
@@ -494,7 +497,6 @@ class Client:
 
     def _wait_for_room(self, workers: Any) -> None:
         for worker in workers:
-            done = self._page.of(self._slots[worker], FINISHED)
             if self._last[worker] - done > MOST_AHEAD:
                 self._answer(worker, self._ask(worker, wire.Tell))
 
@@ -505,6 +507,8 @@ class Ready:
     def __init__(self, number: int, trace: Trace, steps: dict[int, Any], operations: int) -> None:
         self.number, self.trace, self.steps, self.operations = number, trace, steps, operations
         calls = trace.calls()
+        # By worker: its last operation, counted from the program's first.
+        self.last = {worker: i for i, each in enumerate(calls) for worker in each.workers}
         self.extra_bytes = max((extra_bytes(trace, each) for each in steps), default=0)
         self.label = calls[0].label if calls else "a transfer"
 
