@@ -181,12 +181,15 @@ class Client:
         self._numbers[kind] += count
         return first
 
-    def _tell(self, worker: int, *messages: Any) -> None:
+    def _check_open(self) -> None:
         if self.closed:
             raise FlowError(
                 "the client is closed, or was interrupted amid a call; make another one by "
                 "flow.connect or flow.local"
             )
+
+    def _tell(self, worker: int, *messages: Any) -> None:
+        self._check_open()
         if worker in self._lost:
             raise WorkerLostError(self._lost[worker])
         words = list(messages)
@@ -208,8 +211,7 @@ class Client:
         self._telling = False
 
     def _tell_host(self, message: Any) -> None:
-        if self.closed:
-            self._tell(0)
+        self._check_open()
         try:
             self._host.sendall(wire.encoded(message))
         except OSError:
@@ -446,6 +448,7 @@ class Client:
         return Ready(number, trace, steps, len(calls))
 
     def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
+        self._check_open()
         trace = ready.trace
         for worker in ready.steps:
             if worker in self._lost:
