@@ -500,6 +500,7 @@ class Client:
 
     def _wait_for_room(self, workers: Any) -> None:
         for worker in workers:
+            done = max(self._page.of(self._slots[worker], FINISHED), self._before[worker])
             if self._last[worker] - done > MOST_AHEAD:
                 self._answer(worker, self._ask(worker, wire.Tell))
 
