@@ -26,7 +26,7 @@ from rota.flow import wire
 from rota.flow.host import MOST_SILENT, SLOTS
 from rota.flow.island import Island
 from rota.flow.order import LEAST_COST_S, Stride
-from rota.flow.page import RING, SOCKET, Page
+from rota.flow.page import HOST, LOG, RING, SOCKET, Bells, Log, Page
 from support import flow_faults as functions
 
 from .conftest import until
@@ -613,7 +613,7 @@ def gangs(gangs: list[list[int]], functions: list[int]) -> wire.DefineGangs:
 GARBAGE = {
     "noise": (False, os.urandom(1000) + b"\xff" * 8),
     "a huge length": (False, struct.pack("=I", 2**32 - 1)),
-    "no hello": (False, told(wire.Submit(1, 1))),
+    "no hello": (False, told(wire.Want({}))),
     "a program before hello": (False, told(gangs([[0]], [1]))),
     "another kind": (False, told(wire.Free([1]))),
     "no list": (False, b"\x01\x00\x00\x00\x07"),
@@ -622,21 +622,38 @@ GARBAGE = {
     "unknown devices": (False, told(wire.Hello("raw", [0, -1], 1.0, None))),
     "no weight": (False, told(wire.Hello("raw", [0], float("nan"), None))),
     "two hellos": (True, told(wire.Hello("raw", [0], 1.0, None))),
-    "an unknown program": (True, told(wire.Submit(9, 1))),
     "devices of others": (True, told(gangs([[2]], [1]))),
     "devices in disorder": (True, told(gangs([[1, 0]], [1]))),
     "no gang": (True, told(gangs([[]], [1]))),
     "no functions": (True, told(gangs([[0]], []))),
-    "numbers that fall": (True, told(gangs([[0]], [1]), wire.Submit(1, 5), wire.Submit(1, 5))),
-    "a negative number": (True, told(gangs([[0]], [1]), wire.Submit(1, -5))),
-    "a number beyond words": (True, told(gangs([[0]], [1]), wire.Submit(1, 2**63))),
-    "operations without end": (
-        True,
-        told(
-            gangs([[0]] * 70_000, [1] * 70_000), *(wire.Submit(1, i * 70_000) for i in (1, 2, 3, 4))
-        ),
-    ),
 }
+# After a program 1 of one operation, and a program 2 of very many: what is in the client's log.
+BAD_RUNS = {
+    "an unknown program": [(9, 1)],
+    "numbers that fall": [(1, 5), (1, 5)],
+    "a negative number": [(1, -5)],
+    "a number beyond all": [(1, 2**62)],
+    "operations without end": [(2, i * 70_000) for i in (1, 2, 3, 4)],
+}
+
+
+@pytest.mark.parametrize("kind", BAD_RUNS)
+def test_a_client_whose_log_makes_no_sense_is_refused_alone(
+    kind: str, island: flow.LocalIsland, witness: Witness
+) -> None:
+    raw, bells = Raw(island.folder), Bells(island.folder)
+    folder = island.folder / f"client{raw.hello().client}"
+    log = Log(folder / LOG)
+    many = wire.DefineGangs(2, [[0]] * 70_000, [1] * 70_000)
+    raw.socket.sendall(told(gangs([[0]], [1]), many))
+    for run in BAD_RUNS[kind]:
+        log.add(*run)
+    bells.ring(HOST)
+    assert raw.is_refused()
+    log.close()
+    bells.close()
+    until(lambda: not folder.exists(), "it is gone")
+    witness.goes_on()
 
 
 @pytest.mark.parametrize("kind", GARBAGE)

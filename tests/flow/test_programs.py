@@ -11,7 +11,7 @@ import pytest
 
 from rota.errors import RotaError
 from rota.flow.host import SLOTS
-from rota.flow.page import HELD_BYTES
+from rota.flow.page import HELD_BYTES, LOG
 from support.flow_programs import Story
 
 from .conftest import Island

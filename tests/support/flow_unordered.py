@@ -30,6 +30,7 @@ class FirstCome(Island):
     def __init__(self, devices: Iterable[int]) -> None:
         super().__init__(devices, Fifo())
         self._submitted: dict[tuple[int, int], deque[int]] = {}  # by client and device: numbers
+        self._ready: dict[tuple[int, int], int] = {}
         self._come: dict[int, deque[tuple[int, int]]] = {d: deque() for d in self._devices}
         self._given = dict.fromkeys(self._devices, 0)
         self._over = dict.fromkeys(self._devices, 0)
@@ -38,8 +39,10 @@ class FirstCome(Island):
         for each in operations:
             for device in each.devices:
                 self._submitted.setdefault((client, device), deque()).append(each.number)
+                self.ready(client, device, self._ready.get((client, device), 0))
 
     def ready(self, client: int, device: int, number: int) -> None:
+        self._ready[client, device] = number
         waiting = self._submitted.get((client, device), deque())
         while waiting and waiting[0] <= number:
             self._come[device].append((client, waiting.popleft()))
