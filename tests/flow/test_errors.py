@@ -29,7 +29,7 @@ def other(island):
     ("name", "says"),
     [
         ("raises", "ArithmeticError: the number is wrong"),
-        ("exits", "exited: 7"),
+        ("exits", "exited: SystemExit(7)"),
         ("writes_unseen", "writes to its input 0"),
     ],
 )

@@ -323,6 +323,8 @@ class Client:
 
         Waits while other programs have it. Raises FlowMemoryError.
         """
+        if self.closed:
+            self._tell(0)  # which says so
         more = dict.fromkeys((each for one in lies for each in one.workers), 0)
         for one in lies:
             for worker, spec in zip(one.workers, one.specs, strict=True):

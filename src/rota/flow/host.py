@@ -98,9 +98,8 @@ class Member:
             raise FlowError(f"program {message.program} has not one function for each gang")
         self.programs[message.program] = Gangs(message)
 
-    def take_runs(self) -> list[tuple[int, int]]:
-        """Take note of what the client has run since the last call. Raises FlowError."""
-        runs = self.runs.take() if self.runs is not None else []
+    def note(self, runs: Sequence[tuple[int, int]]) -> None:
+        """The client has run programs. Raises FlowError for what can't be."""
         for program, number in runs:
             if program not in self.programs:
                 raise FlowError(f"program {program} is run, and was not told of")
@@ -110,7 +109,6 @@ class Member:
             self.last = number + max(0, count - 1)
             self.outstanding += count
             self.log.append((program, number))
-        return runs
 
     def over(self) -> None:
         """The first run of the log is over."""
@@ -246,6 +244,8 @@ class Host:
     def _order(self) -> None:
         """Take note of what is done and ready, and give out what may be next."""
         page, island = self._page, self._island
+        for member in list(self._members.values()):
+            self._take_runs(member)
         if self._memory.waits:
             self._settle_memory()
         for slot, place in self._places.items():
@@ -323,8 +323,6 @@ class Host:
 
     def _settle_grants(self) -> bool:
         """Give and take back grants; True if it must be looked again soon."""
-        for member in list(self._members.values()):
-            self._take_runs(member)
         members = list(self._members.values())
         for member in members:
             self._prune(member)
@@ -371,7 +369,12 @@ class Host:
         for device in member.slot_on:
             page.grant(device, 0)
         self._barrier()
-        problem = self._hear_all(member)  # a client tells the host first, and its workers then
+        runs = member.runs.take() if member.runs is not None else []
+        problem = self._hear_all(member)  # the programs of these runs were told of before
+        try:
+            member.note(runs)
+        except FlowError as error:
+            problem = problem or str(error)
         member.stands = False
         self._prune(member)
         alive = {d: slot for slot, d in member.slots.items() if not self._places[slot].gone}
@@ -409,7 +412,6 @@ class Host:
                     break
                 for message in member.reader.take(data):
                     self._take(member, message)
-            member.take_runs()
         except (FlowError, InputError) as error:
             return str(error)
         return ""
@@ -480,8 +482,14 @@ class Host:
 
     def _take_runs(self, member: Member) -> None:
         """Take note of what a client runs by now."""
+        runs = member.runs.take() if member.runs is not None else []
+        problem = ""
+        if any(program not in member.programs for program, _ in runs):
+            problem = self._hear_all(member)  # it was told of on the socket, before
         try:
-            runs = member.take_runs()
+            if problem:
+                raise FlowError(problem)
+            member.note(runs)
             if member.outstanding > MOST_OPERATIONS:
                 self._prune(member)
             if member.outstanding > MOST_OPERATIONS:
