@@ -37,6 +37,7 @@ ADD, GATED, LATE, SUMMED, PROCESS = (
     f"{HERE}:{name}" for name in ("add", "gated", "late", "summed", "process")
 )
 DEVICES = 3
+LARGE = 100_000  # elements: too many to go with a message
 
 
 @pytest.fixture(scope="module")
@@ -438,7 +439,7 @@ def test_a_function_that_changes_its_process_changes_nothing_else(
 
 def test_a_send_without_room_is_an_error_of_who_waits_for_it(client: flow.Client) -> None:
     first, second = client.slice(1), client.slice(1)
-    y = first.function(f"{HERE}:fills")(first.put(torch.ones(1)))
+    y = first.function(f"{HERE}:fills")(first.put(torch.ones(LARGE)))
     z = second.function(ADD)(y.to(second))
     with pytest.raises(FlowMemoryError, match="no room"):
         z.result()
@@ -461,10 +462,10 @@ def test_a_put_without_room_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full_at_the_second)
         with pytest.raises(FlowMemoryError, match="put: there is no room"):
-            pair.put(torch.ones(1000))
+            pair.put(torch.ones(LARGE))
     assert client._held == held
     assert not list(client.parcels.glob("*put*"))
-    assert pair.put(torch.ones(1000)).result().sum() == 1000
+    assert pair.put(torch.ones(LARGE)).result().sum() == LARGE
 
 
 def test_a_program_that_is_interrupted_in_result_goes_on(client: flow.Client) -> None:
