@@ -6,7 +6,6 @@ import signal
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -468,19 +467,20 @@ def test_a_put_without_room_leaves_nothing(
     assert pair.put(torch.ones(LARGE)).result().sum() == LARGE
 
 
-def test_a_program_that_is_interrupted_in_result_goes_on(client: flow.Client) -> None:
+def test_a_program_that_is_interrupted_in_result_goes_on(
+    client: flow.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate, one = Gate(), client.slice(1)
     y = one.function(GATED)(one.put(gate.tensor()))
+    gate.process()
 
-    def interrupt() -> None:
-        gate.process()
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(timeout_s: float | None) -> None:
+        raise KeyboardInterrupt
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        y.result()
-    thread.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_look", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            y.result()
     gate.open()
     assert y.result() == gate.number + 1
     client.wait()

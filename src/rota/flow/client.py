@@ -411,7 +411,7 @@ class Client:
             if not isinstance(each, ShardedBuffer | Traced):
                 raise InputError(
                     f"an argument is a {type(each).__name__}; bring arrays onto devices by "
-                    "slice.put(tensor), and give constants to the function by functools.partial"
+                    "slice.put(tensor), and write constants into the function"
                 )
         if traced := [each for each in inputs if isinstance(each, Traced)]:
             trace = traced[0].trace
@@ -678,6 +678,7 @@ class Function:
         self._out = out if out is not None else Each() if where.size > 1 else Replicated()
         self._client = where.client
         self._number = self._client._next("function")
+        self._single: dict[Any, bool] = {}  # by the inputs: it returns one tensor, and no tuple
         self._outlines: dict[Any, tuple[list[Lies], bool, int]] = {}
         for worker in where.workers:
             told = wire.DefineFunction(self._number, where.number, called)
@@ -690,20 +691,19 @@ class Function:
 
     def __call__(self, *arguments: Any) -> Any:
         """Buffers of what it returns. Raises InputError for what can't be its arguments."""
-        single: list[bool] = []
 
         def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
             here = [self._brought(trace, each) for each in values]
             lies, is_single, most_bytes = self._outline([trace.values[each] for each in here])
-            single.append(is_single)
+            self._single[key] = is_single
             outputs = tuple(trace.add(each) for each in lies)
             call = (self._number, self.name, self._slice.workers, tuple(here), outputs, most_bytes)
             trace.nodes.append(Call(*call))
             return outputs
 
+        key = tuple(each.lies for each in arguments if isinstance(each, ShardedBuffer | Traced))
         made = self._client._apply(("call", self._number), arguments, build)
-        is_single = single[0] if single else len(made) == 1
-        return made[0] if is_single else tuple(made)
+        return made[0] if self._single[key] else tuple(made)
 
     def _brought(self, trace: Trace, value: int) -> int:
         lies = trace.values[value]

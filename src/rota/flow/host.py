@@ -50,6 +50,7 @@ from rota.flow.page import (
 )
 
 SLOTS = 256
+LIKE = 0.75  # lengths of operations that differ by less count as equal
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 CALM_S = 0.01  # for which all others had nothing to do before a client has a grant
@@ -199,6 +200,7 @@ class Host:
         self._dead_wait = False  # such turns are given out
         self._rung = [0] * devices  # the last turn whose owner was woken
         self._last = 0
+        self._lengths_s: list[float] = []  # of operations, each far from the others
         self._draining: dict[int, int] = {}  # by slot: the operation until which nobody has turns
         self._drained: set[int] = set()  # devices of these
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -234,6 +236,18 @@ class Host:
     def _rung_for(self) -> None:
         self._bells.heard(HOST)
 
+    def _like_others(self, seconds: float, before: float | None) -> float:
+        """What operations of this length count as: the same for all that take about as long.
+
+        Shares are exact for operations that count as much, and lengths are measured with an error.
+        """
+        known = [] if before is None else [before]
+        for each in (*known, *self._lengths_s):
+            if LIKE < seconds / each < 1 / LIKE:
+                return each
+        self._lengths_s.append(seconds)
+        return seconds
+
     def _settle_memory(self) -> None:
         """Answer who waits for memory and can have it now."""
         for answer in self._memory.settle():
@@ -253,8 +267,10 @@ class Host:
             takes_ns, ready = page.of(slot, TAKES_NS), page.of(slot, READY)
             if takes_ns != place.takes_ns:
                 place.takes_ns, function = takes_ns, page.of(slot, FUNCTION)
-                member.seconds[function] = takes_ns / 1e9
-                island.took(member.number, function, takes_ns / 1e9)
+                seconds = self._like_others(max(1, takes_ns) / 1e9, member.seconds.get(function))
+                if seconds != member.seconds.get(function):
+                    member.seconds[function] = seconds
+                    island.took(member.number, function, seconds)
             if ready != place.ready and not member.stands:
                 place.ready = ready
                 island.ready(member.number, place.device, ready)

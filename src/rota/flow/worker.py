@@ -14,7 +14,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +43,6 @@ from rota.flow.page import (
 from rota.flow.parcels import arrived, drop, pack, receive, send, unpack
 
 MEMORY_RUNS = 8  # of a function: what it takes is their mean
-# Clients whose operations take equally long are to be told so: steps of a fourth of an octave, left
-# where they are by far enough.
-FAR = 0.85
 STRAY = 2  # times the mean: a longer run counts as much
 _LEAVES = (SystemExit, KeyboardInterrupt, GeneratorExit)  # what a function must not end a worker by
 MOST_YIELDS = 100  # to a client that tells others, before it is waited for by the clock
@@ -66,7 +62,6 @@ class Function:
     def __init__(self, call: Callable[..., Any] | None, gang: Gang, error: str) -> None:
         self.call, self.gang, self.error = call, gang, error
         self.runs = self.takes_ns = 0
-        self.told_ns = 1.0
 
 
 class Running:
@@ -351,10 +346,8 @@ class Worker:
             spent_ns = min(spent_ns, STRAY * function.takes_ns)
         weight = min(function.runs - 1, MEMORY_RUNS)
         function.takes_ns += (spent_ns - function.takes_ns) // weight
-        if not FAR < function.takes_ns / function.told_ns < 1 / FAR:
-            function.told_ns = 2 ** (round(4 * log2(max(1, function.takes_ns))) / 4)
         self._page.tell(self._slot, FUNCTION, number)
-        self._page.tell(self._slot, TAKES_NS, int(function.told_ns))
+        self._page.tell(self._slot, TAKES_NS, function.takes_ns)
 
     # -- parcels ---------------------------------------------------------------------------------
 
