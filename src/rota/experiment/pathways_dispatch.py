@@ -1,4 +1,4 @@
-"""What a gang operation costs: calls, chains, fused operations, against multi-controllers (live).
+"""The cost of gang operations called, chained and fused, against multi-controllers (live).
 
 Figure 5 of Pathways (Barham et al., MLSys 2022) on the cores of one machine: a computation is an
 all-reduce of a scalar and an addition, whose output the next one takes. *Operation by operation*

@@ -259,7 +259,7 @@ class Client:
                     self._drop(name)
 
     def _heard(self, connection: socket.socket) -> bytes | None:
-        """What has come; None if nothing has, empty at its end."""
+        """Returns what has come; None if nothing has, empty at its end."""
         try:
             data = connection.recv(wire.READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -496,7 +496,7 @@ class Client:
         return buffers
 
     def _stands(self) -> bool:
-        """Whether its workers need no turns: then the host need not be told of what they do."""
+        """True if its workers need no turns: then the host need not be told of what they do."""
         pairs = zip(self.devices, self._slots, strict=True)
         return all(self._page.standing(device) == slot for device, slot in pairs)
 
@@ -633,7 +633,7 @@ class ShardedBuffer:
 
 
 class Traced:
-    """What stands for a buffer while a program is traced."""
+    """A stand-in for a buffer while a program is traced."""
 
     def __init__(self, client: Client, trace: Trace, value: int) -> None:
         self._client, self.trace, self.value = client, trace, value

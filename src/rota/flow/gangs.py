@@ -35,7 +35,7 @@ class Gang:
         self._broken = False
 
     def shard(self) -> Shard:
-        """What functions are told. Waits for the others. Raises FlowError once it is broken."""
+        """The shard that functions are told. Waits for the others. Raises FlowError once broken."""
         if self._broken:
             raise FlowError(
                 "an operation on this slice failed on one of its devices before, and its shards "

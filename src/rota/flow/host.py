@@ -237,7 +237,7 @@ class Host:
         self._bells.heard(HOST)
 
     def _like_others(self, seconds: float, before: float | None) -> float:
-        """What operations of this length count as: the same for all that take about as long.
+        """Seconds that operations of this length count as: equal for all that take about as long.
 
         Shares are exact for operations that count as much, and lengths are measured with an error.
         """
