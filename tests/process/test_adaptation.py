@@ -156,7 +156,7 @@ def test_a_job_of_a_fixed_size_changes_its_batch_and_goes_back_to_its_own(launch
 def test_a_resize_may_bring_a_batch_along(launch):
     job = launch([0], "--gate", 3, "--gate", 5)
     job.until_at(3)
-    number = job.agent.begin("resize", gpus=[0, 1], batch=[8, 1])
+    number = job.begins_resize([0, 1], batch=[8, 1])
     job.until_holding(number)
     job.opens(3)
     assert job.answer(number)["type"] == "done", job.logs()
@@ -172,7 +172,7 @@ def test_a_resize_may_bring_a_batch_along(launch):
 def test_a_batch_that_comes_with_a_resize_and_is_refused_is_told_also_later(launch):
     job = launch([0], "--gate", 3, "--gate", 5)
     job.until_at(3)
-    number = job.agent.begin("resize", gpus=[0, 1], batch=[17, 0])
+    number = job.begins_resize([0, 1], batch=[17, 0])
     job.until_holding(number)
     job.opens(3)
     assert job.answer(number)["type"] == "done", job.logs()

@@ -65,11 +65,16 @@ class Job:
     def opens(self, gate: int) -> None:
         (self.out / f"go{gate}").touch()
 
+    def begins_resize(self, gpus: list[int], **fields: Any) -> int:
+        """Ask for a resize as soon as the agent knows enough; the command's number."""
+        until(lambda: self.attempt.shards is not None, "the agent has heard of its batches")
+        until(lambda: self.attempt.cooperates, "all ranks are connected")
+        return self.agent.begin("resize", gpus=gpus, **fields)
+
     def resizes_at(self, gate: int, gpus: list[int]) -> dict[str, Any]:
         """Resize at the end of the step with this gate; the answer."""
         self.until_at(gate)
-        until(lambda: self.attempt.shards is not None, "the agent has heard of its batches")
-        number = self.agent.begin("resize", gpus=gpus)
+        number = self.begins_resize(gpus)
         self.until_holding(number)
         self.opens(gate)
         return self.answer(number)
@@ -481,7 +486,7 @@ def test_a_newcomer_that_fails_in_its_rehearsal_is_given_up_and_the_job_goes_on(
 def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, reference):
     job = launch([0, 1], "--gate", 3)
     job.until_at(3)
-    resize = job.agent.begin("resize", gpus=[0, 1, 2])
+    resize = job.begins_resize([0, 1, 2])
     job.until_holding(resize)
     suspend = job.agent.begin("suspend")
     answer = job.answer(resize)
@@ -511,7 +516,7 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, r
             first.vanish()
 
         job.gang.hosting = host_and_vanish
-        number = first.begin("resize", gpus=gpus)
+        number = job.begins_resize(gpus)
         job.until_holding(number)
         job.opens(3)
         first.join()
@@ -522,9 +527,8 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, r
         job.opens(30)  # ranks look for a new agent at boundaries
         job.until_at(230)
         until(lambda: job.attempt.state == "running", "the agent knows all of it")
-        until(lambda: job.attempt.cooperates, "all ranks have found the new agent")
         assert not job.gang.busy
-        new = second.begin("resize", gpus=[job.attempt.record.gpus[0], 3])
+        new = job.begins_resize([job.attempt.record.gpus[0], 3])
         job.until_holding(new)
         job.opens(230)
         answer = job.answer(new)
@@ -602,7 +606,7 @@ def test_who_was_to_come_back_is_still_there_after_a_resize_that_was_called_off(
     assert job.resizes_at(2, [0])["type"] == "done"
     job.until_ready(1)
     job.until_at(5)
-    resize = job.agent.begin("resize", gpus=[0, 1, 2])
+    resize = job.begins_resize([0, 1, 2])
     job.until_holding(resize)
     suspend = job.agent.begin("suspend")
     assert job.answer(resize)["type"] == "failed"
