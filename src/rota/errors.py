@@ -22,6 +22,7 @@ RotaError
 ├── FlowError               a program that drives workers can't go on
 │   ├── OperationError      an operation failed; carries what it raised, and where
 │   ├── WorkerLostError     a worker ended, and what it held is lost
+│   ├── SliceChangedError   a slice has lost a device; its buffers are intact
 │   └── FlowMemoryError     buffers and operations need more memory than the program may have
 ├── SweepError              a search, or a trial of it, ended without what it was to find
 └── ServerError             the controller's answer to a client call
@@ -124,6 +125,10 @@ class OperationError(FlowError):
 
 class WorkerLostError(FlowError):
     """A worker ended; what it held is lost."""
+
+
+class SliceChangedError(FlowError):
+    """A slice has lost a device: it can't work. Its buffers are intact, and may go to another."""
 
 
 class FlowMemoryError(FlowError):

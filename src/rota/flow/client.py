@@ -21,7 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rota.errors import FlowError, FlowMemoryError, InputError, OperationError, WorkerLostError
+from rota.errors import (
+    FlowError,
+    FlowMemoryError,
+    InputError,
+    OperationError,
+    SliceChangedError,
+    WorkerLostError,
+)
 from rota.flow import wire
 from rota.flow.functions import Spec
 from rota.flow.layout import Each, Layout, Replicated, Split, shard_shape, whole_shape
@@ -41,11 +48,13 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.program import Call, Lies, Trace, extra_bytes, lowered
+from rota.live.wire.island import FOLDER, KEY
 
 if TYPE_CHECKING:
     import torch
 
 MOST_AHEAD = 1000  # operations of a worker that are not done as a program is called
+MOST_WORKERS = 253  # of a client: as many descriptors as come at once
 STARTS_S = 60.0
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -63,6 +72,7 @@ class Client:
         weight: float,
         memory_bytes: int | None,
         on_close: Callable[[], None] | None = None,
+        key: str = "",
     ) -> None:
         """Raises FlowError."""
         self._on_close = on_close
@@ -70,12 +80,10 @@ class Client:
         self._host.settimeout(STARTS_S)
         try:
             self._host.connect(str(folder / SOCKET))
-            hello = wire.Hello(
-                name, devices if isinstance(devices, int) else list(devices), weight, memory_bytes
-            )
+            wanted = devices if isinstance(devices, int) else list(devices)
+            hello = wire.Hello(name, wanted, weight, memory_bytes, key)
             self._host.sendall(wire.encoded(hello))
-            most = devices if isinstance(devices, int) else len(devices)
-            data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, max(most, 1))
+            data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, MOST_WORKERS)
         except OSError as error:
             self._host.close()
             raise FlowError(f"the island at {folder} does not answer: {error}") from None
@@ -125,11 +133,13 @@ class Client:
         Raises InputError if the client has not so many.
         """
         number = size if isinstance(size, int) else _product(size)
-        if not 1 <= number <= len(self._workers):
+        self._look(0)
+        placed = [worker for worker, device in enumerate(self.devices) if device >= 0]
+        if not 1 <= number <= len(placed):
             raise InputError(
-                f"slice: {number} devices are asked for; this program has {len(self._workers)}"
+                f"slice: {number} devices are asked for; this program has {len(placed)}"
             )
-        order = sorted(range(len(self._workers)), key=lambda each: (self._load[each], each))
+        order = sorted(placed, key=lambda each: (self._load[each], each))
         workers = tuple(sorted(order[:number]))
         for each in workers:
             self._load[each] += 1
@@ -277,6 +287,9 @@ class Client:
             if isinstance(message, wire.Given):
                 self._given = message
                 continue
+            if isinstance(message, wire.Placed):
+                self.devices = message.devices
+                continue
             if isinstance(message, wire.Refused):
                 self._lose_all(f"the island's host has let this program go: {message.error}")
                 continue
@@ -343,7 +356,9 @@ class Client:
             wanted = {}
             for worker, more_bytes in more.items():
                 self._extra[worker] = max(self._extra[worker], extra_bytes)
-                wanted[self._slots[worker]] = self._count(worker, more_bytes)
+                used_bytes = self._count(worker, more_bytes)
+                if self.devices[worker] >= 0:  # else its buffers are in host memory
+                    wanted[self._slots[worker]] = used_bytes
             if all(self._page.of(slot, ALLOWED_BYTES) >= b for slot, b in wanted.items()):
                 break
             for worker in more:
@@ -444,7 +459,7 @@ class Client:
                 steps[worker] = own
                 told = wire.DefineProgram(number, own.steps, own.registers, own.outputs, labels)
                 self._tell(worker, told)
-        gangs = [[self.devices[w] for w in each.workers] for each in calls]
+        gangs = [list(each.workers) for each in calls]
         functions = [each.function for each in calls]
         self._tell_host(wire.DefineGangs(number, gangs, functions))
         return Ready(number, trace, steps, len(calls))
@@ -455,6 +470,11 @@ class Client:
         for worker in ready.steps:
             if worker in self._lost:
                 raise WorkerLostError(self._lost[worker])
+        if any(self.devices[worker] < 0 for worker in ready.last):
+            raise SliceChangedError(
+                f"{ready.label}: its slice has lost a device; make another slice, and bring its "
+                "buffers there by .to"
+            )
         self._wait_for_room(ready.steps)
         held = [trace.values[each] for each in trace.outputs]
         self._hold(held, ready.extra_bytes, ready.label)
@@ -806,6 +826,7 @@ def _elsewhere(lies: Lies, where: Slice, layout: Layout) -> Lies:
 
 def _problem(answer: wire.Answer) -> Exception:
     kinds = {"input": InputError, "room": FlowMemoryError, "lost": WorkerLostError}
+    kinds["changed"] = SliceChangedError
     return kinds.get(answer.kind, OperationError)(answer.error)
 
 
@@ -820,20 +841,28 @@ def _product(shape: Sequence[int]) -> int:
 
 
 def connect(
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     *,
     name: str = "",
     devices: Sequence[int] | int = 1,
     weight: float = 1.0,
     memory_bytes: int | None = None,
 ) -> Client:
-    """A client of the island that lies in this folder, as :func:`local` tells it.
+    """A client of an island: that of the job which this program is of, or the one in ``folder``.
 
-    ``devices`` are numbers of the island's, or how many of the least loaded. Raises FlowError.
+    A job has its own devices, weight and memory. Elsewhere ``devices`` are numbers of the island's,
+    or how many of the least loaded. Raises FlowError, and InputError outside of a job.
     """
-    return Client(
-        Path(folder).absolute(), name or f"pid {os.getpid()}", devices, weight, memory_bytes
-    )
+    name = name or f"pid {os.getpid()}"
+    if folder is not None:
+        return Client(Path(folder).absolute(), name, devices, weight, memory_bytes)
+    if KEY not in os.environ:
+        raise InputError(
+            "connect: this program is of no flow job; submit it with `processes: flow`, name the "
+            "folder of an island, or take flow.local(devices)"
+        )
+    place = Path(os.environ[FOLDER])
+    return Client(place, name, 1, 1.0, None, key=os.environ[KEY])
 
 
 class LocalIsland:

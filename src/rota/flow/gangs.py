@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,17 +20,19 @@ LOOK_EVERY_S = 0.05  # while the others have not come
 
 
 class Gang:
-    """The workers of a slice, of which this one is ``rank``. They meet at their first operation.
+    """The workers in ``slots``, those of a slice, of which this one is ``rank``.
 
-    ``meeting`` is a file that all of them know and nobody has made. ``lost`` says whether one of
-    them has ended.
+    They meet at their first operation. ``meeting`` is a file that all of them know and nobody has
+    made. ``lost`` says whether one of them has ended.
     """
 
-    def __init__(self, rank: int, size: int, meeting: Path, lost: Callable[[], bool]) -> None:
-        self.rank, self.size = rank, size
+    def __init__(
+        self, rank: int, slots: Sequence[int], meeting: Path, lost: Callable[[], bool]
+    ) -> None:
+        self.rank, self.slots, self.size = rank, slots, len(slots)
         self._meeting, self._lost = meeting, lost
         self._called_off = Path(f"{meeting}.off")  # one of them can't come
-        self._shard = Shard(rank, size) if size == 1 else None
+        self._shard = Shard(rank, 1) if self.size == 1 else None
         self._sockets: dict[int, str] = {}
         self._broken = False
 

@@ -1,9 +1,11 @@
 """The host of an island: brings clients in, starts their workers, and gives out turns.
 
-    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES
+    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES [--agent]
 
-serves the clients that connect to the socket in FOLDER until its standard input ends. It loads
-torch once and forks workers; it has one thread and runs no computation.
+serves the clients that connect to the socket in FOLDER until its standard input ends. With --agent
+it serves programs of jobs alone, for which an agent takes seats (:mod:`rota.flow.seats`), until the
+agent ends it, or for some time there is neither an agent nor a seat. It loads torch once and forks
+workers; it has one thread and runs no computation.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -25,21 +28,25 @@ from typing import Any, NoReturn
 
 from rota.errors import FlowError, InputError
 from rota.flow import wire
-from rota.flow.island import Island, Operation
+from rota.flow.island import Island, Operation, Wait
 from rota.flow.memory import Memory
 from rota.flow.order import Order, Stride
 from rota.flow.page import (
     ALLOWED,
     ALLOWED_BYTES,
+    AWAY,
     BEGUN,
+    DEVICE,
     FINISHED,
     FUNCTION,
     GONE,
     HELD_BYTES,
     HOST,
     LOG,
+    PLACED,
     READY,
     SOCKET,
+    SPENT_NS,
     TAKEN,
     TAKES_NS,
     USED_BYTES,
@@ -48,6 +55,8 @@ from rota.flow.page import (
     Log,
     Page,
 )
+from rota.flow.seats import Seats, Taken
+from rota.live.wire.island import Seen
 
 SLOTS = 256
 LIKE = 0.75  # lengths of operations that differ by less count as equal
@@ -57,7 +66,9 @@ CALM_S = 0.01  # for which all others had nothing to do before a client has a gr
 MOST_SILENT = 64  # connections that have not said who they are; the oldest makes room
 MOST_AT_ONCE = 1024  # clients that connect before the host looks
 MOST_OPERATIONS = 1 << 17  # of a client that are not over
+MOST_SLICES = 64  # of a client, that are told of
 MOST_READS = 16  # of what a client had told when its grant was taken back: a socket's buffers
+FORSAKEN_S = 30.0  # without an agent and a seat: then the host of an island of jobs ends
 PR_SET_PDEATHSIG = 1
 
 
@@ -70,7 +81,9 @@ class Member:
         self.process = _process_of(connection)  # a descriptor of it; -1: not known
         self.gone = False
         self.name = ""
-        self.slots: dict[int, int] = {}  # device by slot
+        self.seat: Taken | None = None  # of the job that it is the program of
+        self.order: list[int] = []  # slots, by worker
+        self.slots: dict[int, int] = {}  # device by slot; AWAY, or NO_DEVICE
         self.slot_on: dict[int, int] = {}  # slot by device
         self.beside: list[Member] = []  # others that have one of its devices
         self.programs: dict[int, Gangs] = {}
@@ -85,16 +98,24 @@ class Member:
         self.whole = True  # all its workers are alive
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
+        self.leaves = False  # its devices: it has no new turns there, and will be away
+        self.away = False  # from its devices
+        self.wants: wire.Want | None = None  # what it has asked for while it was away
+        self.settled = True  # its workers are where they were told to be
+        self.memory_bytes = 0  # at most held on a device
+        self.slices: list[list[int]] = []  # the workers of each slice that it has used
 
     def define(self, message: wire.DefineGangs) -> None:
         """The client tells of a program. Raises FlowError for one that can't be."""
-        own = self.slot_on.keys()
+        own = range(len(self.order))
         for gang in message.gangs:
-            if not gang or gang != sorted(own & set(gang)):
+            if not gang or gang != sorted(set(own) & set(gang)):
                 raise FlowError(
                     f"a gang of program {message.program} is {gang}; it must be some of the "
-                    f"devices {sorted(own)}, sorted"
+                    f"workers 0 to {len(own) - 1}, sorted"
                 )
+            if gang not in self.slices and len(self.slices) < MOST_SLICES:
+                self.slices.append(gang)
         if len(message.functions) != len(message.gangs):
             raise FlowError(f"program {message.program} has not one function for each gang")
         self.programs[message.program] = Gangs(message)
@@ -111,38 +132,60 @@ class Member:
             self.outstanding += count
             self.log.append((program, number))
 
+    @property
+    def is_busy(self) -> bool:
+        """True if something that it has called is not over."""
+        return bool(self.log) or self.wants is not None
+
     def over(self) -> None:
         """The first run of the log is over."""
         program, _ = self.log.popleft()
         self.outstanding -= len(self.programs[program].told.gangs)
 
     def operations(self, run: tuple[int, int]) -> list[Operation]:
-        """The operations of a program that is run."""
+        """The operations of a program that is run, but for those whose workers lack a device."""
+        operations = (self.operation(*each) for each in self.parts(run))
+        return [each for each in operations if each is not None]
+
+    def parts(self, run: tuple[int, int]) -> list[tuple[int, list[int], int]]:
+        """Number, slots and function of each operation of a program that is run."""
         program, number = run
-        told, known = self.programs[program].told, self.seconds
-        pairs = zip(told.gangs, told.functions, strict=True)
+        told = self.programs[program].told
         return [
-            Operation(number + i, tuple(gang), known.get(function, UNKNOWN_S), kind=function)
-            for i, (gang, function) in enumerate(pairs)
+            (number + i, [self.order[worker] for worker in gang], function)
+            for i, (gang, function) in enumerate(zip(told.gangs, told.functions, strict=True))
         ]
+
+    def operation(self, number: int, slots: list[int], function: int) -> Operation | None:
+        """One of these on the present devices; None where one of the slots has none."""
+        devices = sorted(self.slots[slot] for slot in slots)
+        if devices[0] < 0:
+            return None
+        cost_s = self.seconds.get(function, UNKNOWN_S)
+        return Operation(number, tuple(devices), cost_s, kind=function)
 
 
 class Gangs:
-    """The gang operations of a program, and the last one on each device by offset."""
+    """The gang operations of a program, and the last one of each worker by offset."""
 
     def __init__(self, told: wire.DefineGangs) -> None:
         self.told = told
-        self.last = {device: i for i, gang in enumerate(told.gangs) for device in gang}
+        self.last = {worker: i for i, gang in enumerate(told.gangs) for worker in gang}
 
 
 class Place:
     """A worker: its process, which leads a group of its own, and its client."""
 
-    def __init__(self, slot: int, device: int, member: Member, pid: int) -> None:
-        self.slot, self.device, self.member, self.pid = slot, device, member, pid
+    def __init__(self, slot: int, member: Member, pid: int) -> None:
+        self.slot, self.member, self.pid = slot, member, pid
         self.process = os.pidfd_open(pid)
         self.gone = False  # it has ended before its client
         self.ready = self.takes_ns = 0  # as the island was told
+
+    @property
+    def device(self) -> int:
+        """Its device, AWAY or NO_DEVICE."""
+        return self.member.slots[self.slot]
 
     def kill(self) -> None:
         """Kill it and what it has forked."""
@@ -203,6 +246,7 @@ class Host:
         self._lengths_s: list[float] = []  # of operations, each far from the others
         self._draining: dict[int, int] = {}  # by slot: the operation until which nobody has turns
         self._drained: set[int] = set()  # devices of these
+        self._seats: Seats | None = None  # of an island of jobs
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
@@ -212,15 +256,24 @@ class Host:
         self._selector.register(self._door, selectors.EVENT_READ, self._welcome)
         self._selector.register(self._bells.own(HOST), selectors.EVENT_READ, self._rung_for)
 
-    def serve(self, until: int) -> None:
-        """Serve until this descriptor ends."""
-        self._selector.register(until, selectors.EVENT_READ, None)
-        while True:
+    def serve(self, until: int | None) -> None:
+        """Serve until this descriptor ends; without one, as an agent says. See the module."""
+        if until is not None:
+            self._selector.register(until, selectors.EVENT_READ, None)
+        else:
+            self._seats = Seats(self._folder, self, self._watch, self._forget)
+        alone_s = 0.0  # time for which there was nobody to serve
+        while not (self._seats is not None and self._seats.ended) and alone_s < FORSAKEN_S:
             soon = self._settle_grants() or self._dead_wait or self._memory.waits
-            for key, _ in self._selector.select(LOOK_EVERY_S if soon else None):
+            soon = self._settle_seats() or soon
+            forsaken = self._seats is not None and self._seats.is_forsaken
+            began_s = time.monotonic()
+            wait_s = LOOK_EVERY_S if soon else FORSAKEN_S if forsaken else None
+            for key, _ in self._selector.select(wait_s):
                 if key.data is None:
                     return
                 key.data()
+            alone_s = alone_s + time.monotonic() - began_s if forsaken else 0.0
             self._order()
 
     def close(self) -> None:
@@ -271,7 +324,7 @@ class Host:
                 if seconds != member.seconds.get(function):
                     member.seconds[function] = seconds
                     island.took(member.number, function, seconds)
-            if ready != place.ready and not member.stands:
+            if ready != place.ready and not member.stands and place.device >= 0:
                 place.ready = ready
                 island.ready(member.number, place.device, ready)
         self._drain()
@@ -319,9 +372,10 @@ class Host:
 
     def _pause(self, member: Member) -> None:
         """Let the island issue a client's operations, or not for now."""
-        if not member.stands:
+        if not (member.stands or member.away):
             drains = not self._drained.isdisjoint(member.slot_on)
-            self._island.pause(member.number, paused=member.retires or drains)
+            paused = member.retires or member.leaves or drains
+            self._island.pause(member.number, paused=paused)
 
     # -- grants ----------------------------------------------------------------------------------
 
@@ -332,8 +386,8 @@ class Host:
         member.busy_at_s = time.monotonic()
         while member.log:
             program, number = member.log[0]
-            for device, i in member.programs[program].last.items():
-                if self._page.of(member.slot_on[device], FINISHED) < number + i:
+            for worker, i in member.programs[program].last.items():
+                if self._page.of(member.order[worker], FINISHED) < number + i:
                     return
             member.over()
 
@@ -350,6 +404,8 @@ class Host:
         soon = False
         for member in members:  # nobody beside one that has something to do has a grant
             if member.gone or member.stands or not member.log or not member.whole:
+                continue
+            if member.leaves or member.away or not member.slot_on:
                 continue
             now_s = time.monotonic()
             calm = all(now_s > each.busy_at_s + CALM_S for each in member.beside)
@@ -371,7 +427,7 @@ class Host:
         """Let a client run what it likes on its devices, where nobody else has anything to do."""
         self._island.leave(member.number)
         member.stands, member.retires = True, False
-        for slot, device in member.slots.items():
+        for device, slot in member.slot_on.items():
             self._page.grant(device, slot)
             self._bells.ring(slot)
 
@@ -393,27 +449,25 @@ class Host:
             problem = problem or str(error)
         member.stands = False
         self._prune(member)
-        alive = {d: slot for slot, d in member.slots.items() if not self._places[slot].gone}
-        begun = {d: max(page.of(s, BEGUN), page.of(s, FINISHED)) for d, s in alive.items()}
-        operations = [each for run in member.log for each in member.operations(run)]
+        alive = {slot for slot in member.order if not self._places[slot].gone}
+        begun = {slot: max(page.of(slot, BEGUN), page.of(slot, FINISHED)) for slot in alive}
+        parts = [each for run in member.log for each in member.parts(run)]
         torn = 0  # the last one that was begun, and not by all
-        for each in operations:
-            have = [begun[device] >= each.number for device in each.devices if device in alive]
+        for number, slots, _ in parts:
+            have = [begun[slot] >= number for slot in slots if slot in alive]
             if any(have) and not all(have):
-                torn = each.number
+                torn = number
         self._island.join(member.number, member.weight, member.slot_on)
-        later = []
-        for each in operations:
-            on = [device for device in each.devices if device in alive]
-            if each.number <= torn or (on and begun[on[0]] >= each.number):
-                self._draining |= {alive[device]: each.number for device in on}
-            else:
-                later.append(each)
-        self._island.submit(member.number, later)
+        for number, slots, function in parts:
+            on = [slot for slot in slots if slot in alive]
+            if number <= torn or (on and begun[on[0]] >= number):
+                self._draining |= dict.fromkeys(on, number)
+            elif (operation := member.operation(number, slots, function)) is not None:
+                self._island.submit(member.number, [operation])
         self._drained = {self._places[slot].device for slot in self._draining}
         for sharer in self._members.values():
             self._pause(sharer)
-        for slot in member.slots:
+        for slot in member.order:
             self._places[slot].ready = 0  # the island has forgotten it
             page.tell(slot, ALLOWED, torn)
             self._bells.ring(slot)
@@ -431,6 +485,176 @@ class Host:
         except (FlowError, InputError) as error:
             return str(error)
         return ""
+
+    # -- seats -----------------------------------------------------------------------------------
+
+    def check(self, devices: list[int], cores: list[list[int]]) -> None:
+        """See :class:`rota.flow.seats.Holder`."""
+        on = [device for device in devices if device >= 0]
+        if not on or len(set(on)) < len(on) or max(on) >= self._devices:
+            raise FlowError(
+                f"devices: {devices}; give some of 0 to {self._devices - 1}, each once, and -1 for "
+                "a worker without a device"
+            )
+        if len(cores) != len(devices):
+            raise FlowError(f"cores: {cores}; give a list for each of {len(devices)} workers")
+
+    def withdraw(self, seat: Taken) -> None:
+        """See :class:`rota.flow.seats.Holder`."""
+        member = seat.program
+        if not isinstance(member, Member) or member.away or member.leaves:
+            return
+        if member.stands:
+            self._revoke(member)
+        member.leaves, member.retires, member.settled = True, False, False
+        self._pause(member)
+
+    def put(self, seat: Taken, devices: list[int], cores: list[list[int]]) -> None:
+        """See :class:`rota.flow.seats.Holder`."""
+        self.check(devices, cores)
+        member = seat.program
+        if not isinstance(member, Member):
+            return
+        if member.leaves:  # not gone yet: it stays
+            member.leaves, member.settled = False, True
+            self._pause(member)
+        if not member.away:
+            if devices == list(member.slots.values()):
+                return
+            raise FlowError("the workers of the seat are on other devices: pause it first")
+        pairs = list(zip(member.order, devices, strict=True))
+        for slot, device in pairs:
+            needed_bytes = self._memory.needed_bytes(slot)
+            if device >= 0 and needed_bytes > (free_bytes := self._memory.free_bytes(device)):
+                raise FlowError(
+                    f"the job's buffers have {needed_bytes:,} bytes, and device {device} has room "
+                    f"for {free_bytes:,}"
+                )
+        member.away, member.settled = False, False
+        member.slots = dict(pairs)
+        member.slot_on = {device: slot for slot, device in pairs if device >= 0}
+        # Those without a device first: the others look at them once they have theirs.
+        for (slot, device), own in sorted(zip(pairs, cores, strict=True), key=lambda e: e[0][1]):
+            place = self._places[slot]
+            place.ready = 0
+            if not place.gone:
+                _bind(place.pid, own)
+            self._page.tell(slot, DEVICE, device)
+            self._bells.ring(slot)
+            if device >= 0:
+                self._memory.join(member.number, slot, device, member.memory_bytes)
+        with contextlib.suppress(OSError):  # it is gone, which the next look shows
+            member.connection.sendall(wire.encoded(wire.Placed(devices)))
+
+    def dismiss(self, seat: Taken) -> None:
+        """See :class:`rota.flow.seats.Holder`."""
+        if isinstance(seat.program, Member):
+            self._refuse(seat.program, "its job is over")
+
+    def seen(self, seat: Taken) -> Seen:
+        """See :class:`rota.flow.seats.Holder`."""
+        member, page = seat.program, self._page
+        if not isinstance(member, Member):
+            return Seen(
+                key=seat.told.key,
+                present=False,
+                away=seat.away,
+                devices=seat.devices,
+                operations=0,
+                outstanding=0,
+                idle_s=0.0,
+                spent_s=[],
+                held_bytes=[],
+                memory_bytes=seat.told.memory_bytes or self._memory_bytes,
+                pids=[],
+                slices=[],
+                waits=Wait.WORK,
+            )
+        self._take_runs(member)
+        self._prune(member)
+        alive = [slot for slot in member.order if not self._places[slot].gone]
+        waiting = (
+            self._island.waiting(member.number) if not (member.away or member.stands) else None
+        )
+        behind = self._members.get(waiting.behind or 0) if waiting is not None else None
+        return Seen(
+            key=seat.told.key,
+            present=True,
+            away=member.away,
+            devices=seat.devices,
+            operations=max((page.of(slot, FINISHED) for slot in alive), default=0),
+            outstanding=member.outstanding,
+            idle_s=0.0 if member.is_busy else max(0.0, time.monotonic() - member.busy_at_s),
+            spent_s=[page.of(slot, SPENT_NS) / 1e9 for slot in member.order],
+            held_bytes=[page.of(slot, HELD_BYTES) for slot in member.order],
+            memory_bytes=member.memory_bytes,
+            pids=[self._places[slot].pid for slot in alive],
+            slices=member.slices,
+            waits=waiting.what if waiting is not None else Wait.NOBODY,
+            device=waiting.device if waiting is not None else None,
+            behind=behind.seat.told.key if behind is not None and behind.seat is not None else "",
+        )
+
+    def _settle_seats(self) -> bool:
+        """Take workers off their devices, and put them on others; True while some are to come."""
+        if self._seats is None:
+            return False
+        soon = False
+        for member in list(self._members.values()):
+            if member.leaves and not self._has_turns(member):
+                self._take_off(member)
+            if not (member.leaves or member.settled) and self._are_placed(member):
+                self._are_there(member)
+            soon = soon or not member.settled
+            if member.away and member.is_busy and member.seat is not None:
+                self._seats.called(member.seat)
+        self._seats.settle()
+        return soon
+
+    def _has_turns(self, member: Member) -> bool:
+        """True while something of a client is under way on its devices."""
+        page = self._page
+        if not self._draining.keys().isdisjoint(member.order):
+            return True
+        return any(
+            page.owner(device, turn) == slot
+            for device, slot in member.slot_on.items()
+            for turn in range(page.done(device) + 1, page.issued(device) + 1)
+        )
+
+    def _take_off(self, member: Member) -> None:
+        """A client that has no turns leaves its devices."""
+        self._island.leave(member.number)
+        self._part(member)
+        member.leaves, member.away, member.slot_on = False, True, {}
+        wanted = self._memory.withdraw(member.number)
+        member.wants = wire.Want(dict(wanted)) if wanted is not None else None
+        for slot in member.order:
+            member.slots[slot] = AWAY
+            self._page.tell(slot, DEVICE, AWAY)
+            self._bells.ring(slot)
+
+    def _are_placed(self, member: Member) -> bool:
+        """True if all workers of a client that live are where they were told to be."""
+        page, alive = self._page, (s for s in member.order if not self._places[s].gone)
+        return all(page.of(slot, PLACED) == member.slots[slot] for slot in alive)
+
+    def _are_there(self, member: Member) -> None:
+        """The workers of a client are where they were told to be."""
+        member.settled = True
+        if member.away:
+            return
+        self._island.join(member.number, member.weight, member.slot_on)
+        for run in member.log:
+            for number, slots, function in member.parts(run):
+                if all(self._page.of(slot, FINISHED) < number for slot in slots):
+                    operation = member.operation(number, slots, function)
+                    if operation is not None:
+                        self._island.submit(member.number, [operation])
+        self._meet(member)
+        if member.wants is not None:
+            wants, member.wants = member.wants, None
+            self._take(member, wants)
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -470,6 +694,9 @@ class Host:
     def _watch(self, descriptor: int, call: Any) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
 
+    def _forget(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+
     def _hear_client(self, member: Member) -> None:
         if member.gone:  # a moment ago
             return
@@ -493,8 +720,11 @@ class Host:
             case wire.DefineGangs():
                 member.define(message)
             case wire.Want():
-                wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
-                self._memory.want(member.number, wanted)
+                if member.away:
+                    member.wants = message
+                else:
+                    wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
+                    self._memory.want(member.number, wanted)
 
     def _take_runs(self, member: Member) -> None:
         """Take note of what a client runs by now."""
@@ -510,7 +740,7 @@ class Host:
                 self._prune(member)
             if member.outstanding > MOST_OPERATIONS:
                 raise FlowError(f"{member.outstanding} operations are not over, too many")
-            if not member.stands:
+            if not (member.stands or member.away):
                 for run in runs:
                     self._island.submit(member.number, member.operations(run))
         except (FlowError, InputError) as error:
@@ -523,16 +753,22 @@ class Host:
         self._leave(member)
 
     def _admit(self, member: Member, hello: wire.Hello) -> None:
-        devices = self._chosen(hello.devices)
+        member.name, member.weight = hello.name, hello.weight
+        memory_bytes = hello.memory_bytes
+        if self._seats is None:
+            devices = self._chosen(hello.devices)
+        else:
+            seat = self._seated(hello)
+            member.away, devices = seat.away, [AWAY if seat.away else d for d in seat.devices]
+            member.weight, memory_bytes = seat.told.weight, seat.told.memory_bytes
         if len(self._places) + len(self._dead) + len(devices) >= SLOTS:
             raise FlowError(f"the island has {SLOTS - 1} workers at most, and no room for more")
-        member.name, member.weight = hello.name, hello.weight
-        self._island.join(member.number, member.weight, devices)
+        if not member.away:
+            on = [device for device in devices if device >= 0]
+            self._island.join(member.number, member.weight, on)
+        if self._seats is not None:
+            member.seat, seat.program = seat, member
         del self._silent[member.number]
-        own = set(devices)
-        member.beside = [m for m in self._members.values() if not own.isdisjoint(m.slot_on)]
-        for each in member.beside:
-            each.beside.append(member)
         self._members[member.number] = member
         member.parcels = self._folder / f"client{member.number}"
         opened: list[socket.socket] = []  # the client's ends of connections to its workers
@@ -541,12 +777,12 @@ class Host:
             member.runs = Log(member.parcels / LOG, make=True)
             for device in devices:
                 self._start(member, device, opened)
-            memory_bytes = min(hello.memory_bytes or self._memory_bytes, self._memory_bytes)
-            for slot, device in member.slots.items():
-                self._memory.join(member.number, slot, device, memory_bytes)
-            slots = list(member.slots)
+            member.memory_bytes = min(memory_bytes or self._memory_bytes, self._memory_bytes)
+            for device, slot in member.slot_on.items():
+                self._memory.join(member.number, slot, device, member.memory_bytes)
+            told = devices if member.seat is None else member.seat.devices
             welcome = wire.Welcome(
-                member.number, devices, slots, self._devices, SLOTS, memory_bytes
+                member.number, told, member.order, self._devices, SLOTS, member.memory_bytes
             )
             descriptors = [each.fileno() for each in opened]
             socket.send_fds(member.connection, [wire.encoded(welcome)], descriptors)
@@ -555,7 +791,33 @@ class Host:
         finally:
             for each_socket in opened:
                 each_socket.close()
+        self._meet(member)
+
+    def _seated(self, hello: wire.Hello) -> Taken:
+        """The seat of a program that says hello. Raises FlowError."""
+        assert self._seats is not None
+        seat = self._seats.take(hello.key)
+        if isinstance(seat.program, Member):  # it may have left, and this come first
+            self._hear_client(seat.program)
+        if seat.program is not None:
+            raise FlowError("the job has a client already: close that one first")
+        return seat
+
+    def _meet(self, member: Member) -> None:
+        """The client is on its devices: note who else is."""
+        own = member.slot_on.keys()
+        member.beside = [
+            m for m in self._members.values() if m is not member and not own.isdisjoint(m.slot_on)
+        ]
+        for each in member.beside:
+            each.beside.append(member)
         self._pause(member)
+
+    def _part(self, member: Member) -> None:
+        """The client is on its devices no more."""
+        for each in member.beside:
+            each.beside.remove(member)
+        member.beside = []
 
     def _chosen(self, wanted: Sequence[int] | int) -> list[int]:
         """The devices for a client: those it names, or the least loaded."""
@@ -575,29 +837,34 @@ class Host:
     def _start(self, member: Member, device: int, opened: list[socket.socket]) -> None:
         """Fork a worker. Raises OSError."""
         slot = next(i for i in range(1, SLOTS) if i not in self._places and i not in self._dead)
-        self._page.clear(slot)
+        self._page.clear(slot, device)
         self._bells.forget(slot)
         with contextlib.suppress(FileExistsError):
             self._bells.make(slot)
         self._bells.own(slot)  # it is open from now on, so that no ring is lost
         ours, theirs = socket.socketpair()
         opened.append(ours)
-        parent = os.getpid()
+        parent, worker = os.getpid(), len(member.order)
         pid = os.fork()
         if pid == 0:
             for each in opened:
                 each.close()
-            _work(self, parent, theirs, slot, device, member.parcels)
+            _work(self, parent, theirs, slot, member, worker)
         theirs.close()
         os.setpgid(pid, pid)
-        place = self._places[slot] = Place(slot, device, member, pid)
-        member.slots[slot], member.slot_on[device] = device, slot
+        place = self._places[slot] = Place(slot, member, pid)
+        member.order.append(slot)
+        member.slots[slot] = device
+        if device >= 0:
+            member.slot_on[device] = slot
         self._watch(place.process, lambda: self._lose(place))
 
     def let_go(self) -> None:
         """In a worker: close all that is the host's or of other clients."""
         self._selector.close()
         self._door.close()
+        if self._seats is not None:
+            self._seats.let_go()
         self._bells.close()
         os.close(self._spare)
         for member in (*self._silent.values(), *self._members.values()):
@@ -647,8 +914,9 @@ class Host:
         self._silent.pop(member.number, None)
         if self._members.pop(member.number, None) is None:
             return
-        for each in member.beside:
-            each.beside.remove(member)
+        if member.seat is not None:
+            member.seat.program = None
+        self._part(member)
         places = [self._places[slot] for slot in member.slots]
         for place in places:
             place.kill()
@@ -660,7 +928,7 @@ class Host:
             self._memory.leave(place.slot)
             del self._places[place.slot]
             self._dead.add(place.slot)
-            if member.stands:
+            if member.stands and place.device >= 0:
                 self._page.grant(place.device, 0)
         if not member.stands:
             self._island.leave(member.number)
@@ -684,8 +952,36 @@ def _process_of(connection: socket.socket) -> int:
         return -1
 
 
+def _bind(pid: int, cores: list[int]) -> None:
+    """Have all threads of a process run on these cores alone; on any if there are none."""
+    with contextlib.suppress(OSError):  # it, or one of them, has ended
+        for thread in os.listdir(f"/proc/{pid}/task") if cores else ():
+            os.sched_setaffinity(int(thread), cores)
+
+
+def _take_seat(seat: Taken, worker: int) -> None:
+    """In a worker: be a process of the job, as its agent would have started it."""
+    told = seat.told
+    if told.tag is not None:
+        with contextlib.suppress(ValueError, OSError):
+            _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+            resource.setrlimit(resource.RLIMIT_RTTIME, (told.tag, hard))
+    output = os.open(told.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    for door in told.groups:
+        with contextlib.suppress(OSError):  # the agent holds the job in another way
+            Path(door).write_text(str(os.getpid()))
+    _bind(os.getpid(), seat.cores[worker])
+    os.environ.clear()
+    os.environ.update(told.env)
+    os.chdir(told.workdir)
+    paths = [told.workdir, *filter(None, told.env.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+
+
 def _work(
-    host: Host, parent: int, client: socket.socket, slot: int, device: int, parcels: Path
+    host: Host, parent: int, client: socket.socket, slot: int, member: Member, worker: int
 ) -> NoReturn:
     """In a forked process: be a worker until client or host is gone."""
     from rota.flow.worker import Worker
@@ -701,10 +997,11 @@ def _work(
         os.close(nothing)
         os.set_inheritable(client.fileno(), False)
         host.let_go()
+        if member.seat is not None:
+            _take_seat(member.seat, worker)
         folder = host._folder
         page, bells = Page(folder / "page", host._devices, SLOTS), Bells(folder)
-        places: dict[str, Any] = {"slot": slot, "device": device, "parcels": parcels}
-        Worker(client, page, bells, **places).serve()
+        Worker(client, page, bells, slot=slot, parcels=member.parcels).serve()
         code = 0
     finally:
         os._exit(code)
@@ -726,7 +1023,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     host = Host(folder, devices, memory_bytes)
     try:
-        host.serve(sys.stdin.fileno())
+        host.serve(None if sys.argv[4:] == ["--agent"] else sys.stdin.fileno())
     finally:
         host.close()
         shutil.rmtree(folder, ignore_errors=True)

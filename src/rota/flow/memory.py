@@ -64,11 +64,33 @@ class Memory:
         """True if a request is not answered."""
         return bool(self._requests)
 
+    def needed_bytes(self, slot: int) -> int:
+        """What a worker without a share uses all the same."""
+        return max(self._words.counted_bytes(slot), self._words.held_bytes(slot))
+
     def join(self, client: int, slot: int, device: int, most_bytes: int) -> None:
         """A worker of a client may hold so much of a device, if there is as much."""
         allowed_bytes = max(0, min(most_bytes, self._device_bytes - self._allowed(device)))
         self._shares[slot] = _Share(client, device, allowed_bytes)
         self._words.allow(slot, allowed_bytes)
+
+    def free_bytes(self, device: int) -> int:
+        """What another worker may hold of a device: others have no more than they use then."""
+        if self._allowed(device):
+            self._take_back({device})
+        return self._device_bytes - self._allowed(device)
+
+    def withdraw(self, client: int) -> Mapping[int, int] | None:
+        """A client leaves its devices and may use no more than now; what it has asked for in vain.
+
+        What it uses counts no more, and is to be joined again.
+        """
+        shares = {slot: each for slot, each in self._shares.items() if each.client == client}
+        self._allow_needed(shares)
+        request = self._requests.pop(client, None)
+        for slot in shares:
+            self.leave(slot)
+        return request
 
     def leave(self, slot: int) -> None:
         """A worker is gone, and its memory free."""
@@ -126,7 +148,9 @@ class Memory:
 
     def _take_back(self, devices: set[int]) -> None:
         """Allow on these devices no more than is used."""
-        shares = {slot: each for slot, each in self._shares.items() if each.device in devices}
+        self._allow_needed({s: each for s, each in self._shares.items() if each.device in devices})
+
+    def _allow_needed(self, shares: Mapping[int, _Share]) -> None:
         for slot, share in shares.items():
             self._words.allow(slot, self._needed(slot, share))
         self._words.barrier()

@@ -32,6 +32,11 @@ FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
 # how many of its requests for more were granted and are counted on; and the last operation of which
 # it has told all workers that it concerns.
 USED_BYTES, ALLOWED_BYTES, TAKEN, TOLD = 7, 8, 9, 10
+# And the device that its host has put it on, that on which it is by its own word, and how long it
+# has computed.
+DEVICE, PLACED, SPENT_NS = 11, 12, 13
+NO_DEVICE = -1  # its slices can't work
+AWAY = -2  # its program is suspended, and its buffers are in host memory
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
@@ -103,14 +108,15 @@ class Page:
         return self._words[self._slot0 + slot * SLOT_WORDS + word]
 
     def tell(self, slot: int, word: int, value: int) -> None:
-        """A worker writes words of its own; its host ALLOWED, its client TOLD."""
+        """A worker writes words of its own; its host ALLOWED and DEVICE, its client TOLD."""
         self._words[self._slot0 + slot * SLOT_WORDS + word] = value
 
-    def clear(self, slot: int) -> None:
-        """The slot is to be another worker's."""
+    def clear(self, slot: int, device: int) -> None:
+        """The slot is to be another worker's, on this device."""
         at = self._slot0 + slot * SLOT_WORDS
         for word in range(SLOT_WORDS):
             self._words[at + word] = 0
+        self._words[at + DEVICE] = self._words[at + PLACED] = device
 
 
 class Log:

@@ -180,6 +180,7 @@ class Hello(Struct, array_like=True, tag=40):
     devices: list[int] | int  # those, or so many of the least loaded
     weight: float
     memory_bytes: int | None  # at most held on a device
+    key: str = ""  # of a job's seat, which says all that instead
 
 
 class Welcome(Struct, array_like=True, tag=41):
@@ -200,7 +201,7 @@ class Refused(Struct, array_like=True, tag=42):
 
 
 class DefineGangs(Struct, array_like=True, tag=43):
-    """The gang operations of a program: the devices of each, and what it takes by experience."""
+    """The gang operations of a program: the workers of each, by index, and its function."""
 
     program: int
     gangs: list[list[int]]
@@ -226,8 +227,14 @@ class Lost(Struct, array_like=True, tag=45):
     why: str
 
 
+class Placed(Struct, array_like=True, tag=48):
+    """The client's workers are on these devices now; -1 for one that has none."""
+
+    devices: list[int]
+
+
 ToHost = Hello | DefineGangs | Want
-FromHost = Welcome | Refused | Lost | Given
+FromHost = Welcome | Refused | Lost | Given | Placed
 
 _encoder = msgspec.msgpack.Encoder()
 

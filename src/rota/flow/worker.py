@@ -27,13 +27,18 @@ from rota.flow.naming import found
 from rota.flow.outline import outline
 from rota.flow.page import (
     ALLOWED,
+    AWAY,
     BEGUN,
+    DEVICE,
     FINISHED,
     FUNCTION,
     GONE,
     HELD_BYTES,
     HOST,
+    NO_DEVICE,
+    PLACED,
     READY,
+    SPENT_NS,
     TAKES_NS,
     TOLD,
     Barrier,
@@ -91,12 +96,12 @@ class Worker:
         bells: Bells,
         *,
         slot: int,
-        device: int,
         parcels: Path,
     ) -> None:
         self._client = client
         self._page, self._bells = page, bells
-        self._slot, self._device, self._parcels = slot, device, parcels
+        self._slot, self._parcels = slot, parcels
+        self._device = page.of(slot, DEVICE)
         self._reader = wire.Reader(wire.ToWorker)
         self._gangs: dict[int, Gang] = {}
         self._functions: dict[int, Function] = {}
@@ -118,6 +123,7 @@ class Worker:
             poll.register(each, select.POLLIN)
         Barrier()  # as the host relies on
         while True:
+            self._settle()
             waits, until_ns = False, time.monotonic_ns() + LISTEN_EVERY_NS
             while not waits and time.monotonic_ns() < until_ns:
                 waits = not self._work()
@@ -130,6 +136,14 @@ class Worker:
                     self._bells.heard(self._slot)
                 elif not self._hear():
                     return
+
+    def _settle(self) -> None:
+        """Be where the host says; nothing runs here while that is another device."""
+        device = self._page.of(self._slot, DEVICE)
+        if device != self._device:
+            self._device = device
+            self._page.tell(self._slot, PLACED, device)
+            self._bells.ring(HOST)
 
     def _hear(self) -> bool:
         """Take in what the client tells; False if it is gone."""
@@ -196,7 +210,7 @@ class Worker:
             self._unready.popleft()
         if ready:
             self._page.tell(self._slot, READY, ready)
-            if self._page.standing(self._device) != self._slot:
+            if self._device < 0 or self._page.standing(self._device) != self._slot:
                 self._bells.ring(HOST)
 
     def _meet(self, message: wire.DefineSlice) -> None:
@@ -204,7 +218,7 @@ class Worker:
             return any(self._is_lost(slot) for slot in message.slots)
 
         meeting = self._parcels / message.meeting
-        gang = Gang(message.rank, len(message.slots), meeting, lost)
+        gang = Gang(message.rank, message.slots, meeting, lost)
         self._gangs[message.slice] = gang
 
     def _is_lost(self, slot: int) -> bool:
@@ -247,9 +261,13 @@ class Worker:
             step = steps[running.at]
             match step:
                 case wire.Compute():
-                    if not self._may_run(running.number + step.offset):
+                    function = self._functions[step.function]
+                    if self._lacks_device(function.gang):
+                        self._omit(running, step)
+                    elif not self._may_run(running.number + step.offset):
                         return False
-                    self._compute(running, step)
+                    else:
+                        self._compute(running, step)
                 case wire.Receive():
                     if running.checked <= running.at:
                         return False
@@ -269,6 +287,20 @@ class Worker:
 
     # -- operations ------------------------------------------------------------------------------
 
+    def _lacks_device(self, gang: Gang) -> bool:
+        """True if a worker of the slice has no device any more, as all of them see."""
+        if self._device == AWAY:
+            return False
+        return any(self._page.of(slot, DEVICE) == NO_DEVICE for slot in gang.slots)
+
+    def _omit(self, running: Running, step: wire.Compute) -> None:
+        label = running.program.labels[step.offset]
+        poison = Poison("changed", f"{label}: its slice has lost a device; make another slice")
+        for register in step.outputs:
+            running.registers[register] = poison
+        self._page.tell(self._slot, FINISHED, running.number + step.offset)
+        self._bells.ring(HOST)
+
     def _compute(self, running: Running, step: wire.Compute) -> None:
         began_ns = time.monotonic_ns()
         function, label = self._functions[step.function], running.program.labels[step.offset]
@@ -283,7 +315,9 @@ class Worker:
             os._exit(1)
         for register, value in zip(step.outputs, outputs, strict=True):
             running.registers[register] = value
-        self._learn(step.function, function, time.monotonic_ns() - began_ns)
+        spent_ns = time.monotonic_ns() - began_ns
+        self._page.tell(self._slot, SPENT_NS, self._page.of(self._slot, SPENT_NS) + spent_ns)
+        self._learn(step.function, function, spent_ns)
         self._page.tell(self._slot, FINISHED, running.number + step.offset)
         self._pass_on()
 
@@ -291,6 +325,8 @@ class Worker:
         """Whether an operation may begin: by the grant, by what is left of it, or by a turn."""
         page, device, slot = self._page, self._device, self._slot
         self._has_turn = False
+        if device < 0:
+            return False
         if page.standing(device) == slot:
             if number > page.of(slot, TOLD):  # begun now, it might wait for one who is never told
                 self._untold += 1

@@ -1,0 +1,149 @@
+"""Messages between an agent and the host of its node's island: each kind declared once.
+
+Each is a line of JSON. The agent asks and the host answers with the same number; :class:`Called`
+comes by itself. A *seat* is a flow job's place on the island, whether its program is there or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from rota.errors import FlowError
+
+CONTROL = "control.sock"  # where agents find the host, in the island's folder
+FOLDER, KEY = "ROTA_FLOW_ISLAND", "ROTA_FLOW_KEY"  # by which a job's program finds its seat
+NO_DEVICE = -1
+
+
+# -- from an agent ---------------------------------------------------------------------------------
+
+
+class Seat(Struct, tag="seat", kw_only=True):
+    """A job may have a client on these devices, one worker each; -1: none for now.
+
+    Workers are bound to ``cores``, one list each, join ``groups`` (files that take a pid), wear
+    ``tag``, and have the job's environment, folder and log. A seat that exists keeps its program,
+    and has the devices of this message's.
+    """
+
+    number: int
+    key: str
+    devices: list[int]
+    cores: list[list[int]]
+    weight: float
+    memory_bytes: int | None
+    log: str
+    workdir: str
+    env: dict[str, str]
+    groups: list[str] = []
+    tag: int | None = None
+
+
+class Pause(Struct, tag="pause"):
+    """Take a seat's workers off their devices; answered once nothing of them is there."""
+
+    number: int
+    key: str
+
+
+class Place(Struct, tag="place"):
+    """Put a seat's workers on these devices; answered once they are there."""
+
+    number: int
+    key: str
+    devices: list[int]
+    cores: list[list[int]]
+
+
+class Dismiss(Struct, tag="dismiss"):
+    """The job is over: end its workers; answered once they are gone."""
+
+    number: int
+    key: str
+
+
+class Look(Struct, tag="look"):
+    """Tell of all seats."""
+
+    number: int
+
+
+class End(Struct, tag="end"):
+    """End all workers, and the host."""
+
+    number: int
+
+
+ToIsland = Seat | Pause | Place | Dismiss | Look | End
+
+
+# -- from the host ---------------------------------------------------------------------------------
+
+
+class Seen(Struct, kw_only=True):
+    """A seat and its program by now.
+
+    ``devices`` are those of its workers. ``operations`` are over, ``outstanding`` are not, and for
+    ``idle_s`` there was none. ``spent_s`` is the computing of each worker, ``held_bytes`` what its
+    buffers have; ``pids`` are those that live. ``waits`` says what the next operation waits for
+    (see :class:`rota.flow.island.Wait`), on which device, behind which seat.
+    """
+
+    key: str
+    present: bool
+    away: bool
+    devices: list[int]
+    operations: int
+    outstanding: int
+    idle_s: float
+    spent_s: list[float]
+    held_bytes: list[int]
+    memory_bytes: int
+    pids: list[int]
+    slices: list[list[int]]
+    waits: str
+    device: int | None = None
+    behind: str = ""
+
+
+class Done(Struct, tag="done"):
+    """What was asked for is done, or why not; after a look with what was seen."""
+
+    number: int
+    error: str | None = None
+    seen: list[Seen] = []
+
+
+class Called(Struct, tag="called"):
+    """A program whose workers are off their devices has called something that needs them."""
+
+    key: str
+
+
+FromIsland = Done | Called
+
+_encoder = msgspec.json.Encoder()
+
+
+def line_of(message: Any) -> bytes:
+    """A message as a line."""
+    return _encoder.encode(message) + b"\n"
+
+
+class Lines:
+    """Takes messages of some kinds out of a stream of bytes."""
+
+    def __init__(self, kinds: Any) -> None:
+        self._decoder = msgspec.json.Decoder(kinds)
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[Any]:
+        """The whole messages that have come by now. Raises FlowError."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        try:
+            return [self._decoder.decode(line) for line in lines]
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise FlowError(f"a message can't be read: {error}") from None
