@@ -148,13 +148,13 @@ class StandInController:
 
     async def suspend(self, row: int, user: str = "") -> bool:
         check_open(self.state, row, "suspended", self.now_s())
-        asked_before = row in self.state.user_suspended
+        asked_before = row in self.state.held_back
         self.state.apply(SuspendRequested(self.now_s(), row, user))
         return not asked_before
 
     async def resume(self, row: int, user: str = "") -> bool:
         check_open(self.state, row, "resumed", self.now_s())
-        was_suspended = row in self.state.user_suspended
+        was_suspended = row in self.state.held_back
         self.state.apply(ResumeRequested(self.now_s(), row, user))
         return was_suspended
 

@@ -374,7 +374,7 @@ class Cluster:
             await asyncio.sleep(5.0)
             controller = self.controller
             if controller is not None and self.controller_process.alive:
-                for row in list(controller.state.user_suspended):
+                for row in list(controller.state.held_back):
                     with contextlib.suppress(RotaError):
                         await controller.jobs.resume(row)
                 for node in list(controller.state.closed):

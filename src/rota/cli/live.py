@@ -19,7 +19,7 @@ from rota.cli.moment import moment_of
 from rota.cli.text import printable, stamp
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
-from rota.model.job import BACKGROUND
+from rota.model.job import BACKGROUND, FLOW
 from rota.request.array import ARRAY
 from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (
@@ -76,6 +76,11 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.option("--array", metavar="INDICES", help="A job for each: 0-9, 1,3,7, or 0-9%3, 3 at once.")
 @click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
+@click.option("--flow", is_flag=True, help="One script that drives its GPUs through rota.flow.")
+@click.option(
+    "--weight", type=float, metavar="W", help="Of a flow job: its part of GPUs with others, 1."
+)
+@click.option("--idle", metavar="T", help="Suspend a flow job that calls nothing for so long: 10m.")
 @click.option("--background", is_flag=True, help="Use what foreground jobs leave of a GPU.")
 @click.option("--gpu-type", "gpu_types", multiple=True, metavar="TYPE", help="Only on such GPUs.")
 @click.option("--cpus", metavar="N", help="Cores that it needs: ROTA_CPUS and OMP_NUM_THREADS.")
@@ -92,7 +97,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     "--processes",
     type=click.Choice(PROCESSES),
     help="gpu: a process per GPU, a rank each, the default but for launchers such as torchrun; "
-    "node: one that sees all GPUs.",
+    "node: one that sees all GPUs; flow: the same as --flow.",
 )
 @click.option("--queue", metavar="QUEUE", help="The queue whose quota it counts against.")
 @click.option(
@@ -137,6 +142,9 @@ def command_request(
     *,
     array: str | None,
     gpus: str,
+    flow: bool,
+    weight: float | None,
+    idle: str | None,
     background: bool,
     gpu_types: tuple[str, ...],
     cpus: str | None,
@@ -160,13 +168,18 @@ def command_request(
 
     Raises JobFileError.
     """
+    if flow and processes not in (None, FLOW):
+        refuse("--processes", processes, "--flow says how it is started: give one of the two")
+    share: dict[str, Any] = {"role": BACKGROUND} if background else {}
+    if weight is not None:
+        share["weight"] = weight
     fields = {
         # One argument is a shell line, as with ssh; several are a command and its arguments.
         "run": command[0] if len(command) == 1 else shlex.join(command),
         "name": name,
         "queue": queue,
         "priority": priority,
-        "processes": processes,
+        "processes": FLOW if flow else processes,
         "suspend": suspend,
         "grace": grace,
         "retries": retries,
@@ -181,7 +194,8 @@ def command_request(
             "cpus": cpus,
         },
         "setup": setup,
-        "share": {"role": BACKGROUND} if background else None,
+        "share": share or None,
+        "idle": idle,
         "resume_from": resume_from,
         "depends_on": [_awaited(text) for text in after] or None,
     }

@@ -170,8 +170,11 @@ def _blockers(
 ) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
-    if row in state.user_suspended:
-        by = state.user_suspended[row] or "its owner"
+    if row in state.idle_jobs:
+        have = "it has called no operation for a while"
+        found.append(_blocker(Reason.IDLE, "a call of an operation", have))
+    elif row in state.held_back:
+        by = state.held_back[row] or "its owner"
         found.append(_blocker(Reason.HELD_BY_USER, f"the leave of {by}", f"suspended by {by}"))
     if waits_for := state.waits_for.get(row):
         found.append(_dependency(state, waits_for))
@@ -213,7 +216,7 @@ def _blockers(
 def _no_gap(state: ClusterState, row: int, now_s: float, fills: bool) -> list[dict[str, Any]]:
     """What stands between a background job and a GPU, besides pauses and what its owner wants."""
     target, reason = state.target[row], Reason(state.reason[row])
-    if row in state.user_suspended or row in state.waits_for or row in state.backoff:
+    if row in state.held_back or row in state.waits_for or row in state.backoff:
         return []
     if target is not None:
         if state.idle_background.fits(target):
@@ -392,7 +395,9 @@ def _would_start_if(
         return f"it asked for at most {gpus_text(most)}"
     if Reason.NODE_UNHEALTHY.name in rules:
         return "the lost nodes came back" if state.nodes else "a node joined"
-    if row in state.user_suspended:
+    if row in state.idle_jobs:
+        return f"it called an operation, or its owner let it go on: rota resume {job_id}"
+    if row in state.held_back:
         return f"its owner let it go on: rota resume {job_id}"
     if row in state.waits_for:
         ids = state.ids(state.waits_for[row])

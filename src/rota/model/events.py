@@ -85,19 +85,28 @@ class JobSubmitted(NamedTuple):
 
 
 class SuspendRequested(NamedTuple):
-    """The owner, or whoever ``user`` is, wants the job to hold no GPUs until further notice."""
+    """The owner, or whoever ``user`` is, wants the job to hold no GPUs until further notice.
+
+    ``by_itself``: nobody asked for it. A flow job has called no operation for a while, and holds
+    no GPUs until it calls one.
+    """
 
     at_s: float
     row: int
     user: str = ""
+    by_itself: bool = False
 
 
 class ResumeRequested(NamedTuple):
-    """The owner, or whoever ``user`` is, lets a job that was suspended so go on."""
+    """The owner, or whoever ``user`` is, lets a job that was suspended so go on.
+
+    ``by_itself``: the job called an operation, and goes on if it was suspended for calling none.
+    """
 
     at_s: float
     row: int
     user: str = ""
+    by_itself: bool = False
 
 
 class StopRequested(NamedTuple):

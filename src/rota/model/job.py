@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from rota.model.sweep import SweepTrial
 
 GRACE_S = 10.0  # unless the job says otherwise
+FLOW = "flow"  # the processes of a flow job
 JOB_NAME = r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # matches what a job may be called
 
 
@@ -48,13 +49,15 @@ class Program(NamedTuple):
     run: str
     workdir: str
     env: tuple[tuple[str, str], ...] = ()
-    processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
+    # "gpu": one process per GPU (a rank each); "node": one per node; FLOW: see JobSpec.is_flow
+    processes: str = "gpu"
     suspend: str = "auto"  # the requested suspension without a session of rota.train
     grace_s: float = GRACE_S  # of "restart": seconds from SIGTERM to SIGKILL
     resume_from: str = ""  # the id of the job whose checkpoints it begins with
     setup: str = ""  # what runs on a node before it, once
     cpus: int = 0  # cores that it asked for; 0: none in particular
     host_memory_gb: float | None = None  # that it asked for, in 1e9 bytes
+    idle_s: float | None = None  # of a flow job: without operations for so long, it is suspended
 
 
 class Elastic(NamedTuple):
@@ -137,10 +140,14 @@ class Share(NamedTuple):
     A background job has one GPU, beside whichever foreground job holds it, and gives way to that
     one. ``max_slowdown`` is by how much a foreground job allows its steps to take longer for it: a
     factor, 1.0 or more; None: MAX_SLOWDOWN. A job without a Share is a foreground job.
+
+    ``weight`` is a flow job's part of the time of devices that it has with other flow jobs, above
+    0, relative to theirs; None: 1.0.
     """
 
     role: str
     max_slowdown: float | None = None
+    weight: float | None = None
 
 
 class JobSpec(NamedTuple):
@@ -187,6 +194,17 @@ class JobSpec(NamedTuple):
         """By what factor a background job may slow this one's steps, 1.0 or more."""
         told = None if self.share is None else self.share.max_slowdown
         return MAX_SLOWDOWN if told is None else told
+
+    @property
+    def is_flow(self) -> bool:
+        """True for a flow job: one script, run once, that drives its GPUs through ``rota.flow``."""
+        return self.program is not None and self.program.processes == FLOW
+
+    @property
+    def weight(self) -> float:
+        """A flow job's part of the time of devices that it has with other flow jobs."""
+        told = None if self.share is None else self.share.weight
+        return 1.0 if told is None else told
 
     @property
     def simulated(self) -> bool:

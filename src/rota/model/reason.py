@@ -29,6 +29,7 @@ class Reason(IntEnum):
     WAIT_DEVICE_MEMORY = 20
     WAIT_GAPS = 21
     FILL_UNDONE = 22
+    IDLE = 23
 
 
 CODES = frozenset(map(int, Reason))
@@ -56,4 +57,5 @@ SENTENCES = {
     Reason.WAIT_DEVICE_MEMORY: "jobs that can't give their GPU memory up have the GPUs",
     Reason.WAIT_GAPS: "it uses what foreground jobs leave of a GPU, and there is no gap for it yet",
     Reason.FILL_UNDONE: "it slowed a foreground job beyond its limit, so it waits for another gap",
+    Reason.IDLE: "it has called no operation for a while; its next call brings it back",
 }

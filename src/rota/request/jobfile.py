@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rota.errors import JobFileError
 from rota.model.job import (
+    FLOW,
     GRACE_S,
     JOB_NAME,
     Adapt,
@@ -37,7 +38,7 @@ from rota.request.values import (
 )
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
-PROCESSES = ("gpu", "node")
+PROCESSES = ("gpu", "node", FLOW)
 SUSPEND = ("auto", "stop", "cuda-checkpoint", "restart")
 FIELDS = (
     "version",
@@ -60,6 +61,7 @@ FIELDS = (
     "tags",
     "setup",
     "share",
+    "idle",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -94,7 +96,8 @@ class JobRequest(NamedTuple):
     """A well-formed job; the controller decides if it fits the cluster.
 
     ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
-    for a single process that sees all GPUs of its node, as a launcher such as torchrun does.
+    for a single process that sees all GPUs of its node, as a launcher such as torchrun does, or
+    FLOW for a single process without a GPU that drives a worker on each.
     ``num_gpus`` is the least number of an ``elastic`` job. ``adapt`` has the limits of its batches
     if the scheduler chooses them. ``suspend`` is one of SUSPEND.
     """
@@ -123,6 +126,7 @@ class JobRequest(NamedTuple):
     cpus_per_gpu: tuple[int, int] | None = None  # the least and the most that the scheduler gives
     setup: str = ""
     share: Share | None = None
+    idle_s: float | None = None  # a flow job without operations for so long is suspended
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -179,6 +183,8 @@ class JobRequest(NamedTuple):
             fields["setup"] = self.setup
         if self.share is not None:
             fields["share"] = share_fields(self.share)
+        if self.idle_s is not None:
+            fields["idle"] = self.idle_s
         return fields
 
 
@@ -223,7 +229,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     name = fields.get("name")
     least, most = _gpus(fields.get("resources"))
     processes = _processes(fields, run, least, most)
-    suspend = _suspend(fields.get("suspend"), least, most)
+    suspend = _suspend(fields.get("suspend"), least, most, processes)
     adapt = _adapt(fields.get("batch"), least, processes, suspend)
     return JobRequest(
         name=name_of(run) if name is None else _name(name),
@@ -249,7 +255,8 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         cpus=_cpus(fields.get("resources")),
         cpus_per_gpu=_cpus_per_gpu(fields.get("resources")),
         setup=_setup(fields.get("setup")),
-        share=share_of(fields.get("share"), least, most, adapt),
+        share=share_of(fields.get("share"), least, most, adapt, processes),
+        idle_s=_idle_s(fields.get("idle"), processes),
     )
 
 
@@ -257,7 +264,7 @@ def program_of(request: JobRequest) -> Program:
     """The program of a live job, as requested."""
     r = request
     how = (r.processes, r.suspend, r.grace_s, r.resume_from, r.setup, r.cpus, r.host_memory_gb)
-    return Program(r.run, r.workdir, r.env, *how)
+    return Program(r.run, r.workdir, r.env, *how, r.idle_s)
 
 
 def _run(fields: Mapping[str, Any]) -> str:
@@ -430,8 +437,9 @@ def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | Non
                 "elastic", value, "it needs a range of GPUs, for example resources: {gpus: 1..8}"
             )
         return None
-    if processes != "gpu":
-        refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
+    if processes == "node":
+        fix = f"a job with a range of GPUs has one process per GPU, or is a {FLOW} job"
+        refuse("processes", processes, fix)
     fields = {} if value is None else value
     check_keys(fields, ELASTIC, "elastic.", "write a mapping, for example: {sizes: pow2}")
     deadline_s, worth = _utility(fields.get("utility"))
@@ -516,10 +524,15 @@ def _processes(fields: Mapping[str, Any], run: str, least: int, most: int) -> st
         return PROCESSES[0] if launcher is None else "node"
     if isinstance(value, str) and value in PROCESSES:
         return value
-    refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
+    refuse(
+        "processes",
+        value,
+        "write gpu (a process per GPU), node (one that sees all GPUs) or "
+        f"{FLOW} (one that drives its GPUs through rota.flow)",
+    )
 
 
-def _suspend(value: Any, least: int, most: int) -> str:
+def _suspend(value: Any, least: int, most: int, processes: str) -> str:
     if value is None:
         return SUSPEND[0]
     if not isinstance(value, str) or value not in SUSPEND:
@@ -528,6 +541,8 @@ def _suspend(value: Any, least: int, most: int) -> str:
         refuse(
             "suspend", value, "a job with a range of GPUs pauses between its steps: leave it out"
         )
+    if value != SUSPEND[0] and processes == FLOW:
+        refuse("suspend", value, f"a {FLOW} job pauses between its operations: leave it out")
     return value
 
 
@@ -540,6 +555,14 @@ def _grace_s(value: Any, suspend: str) -> float:
     if seconds > MAX_GRACE_S:
         refuse("grace", value, "write 1h or less")
     return seconds
+
+
+def _idle_s(value: Any, processes: str) -> float | None:
+    if value is None:
+        return None
+    if processes != FLOW:
+        refuse("idle", value, f"only {FLOW} jobs have it: add processes: {FLOW}, or leave it out")
+    return seconds_of("idle", value)
 
 
 def resume_from_of(value: Any) -> str:

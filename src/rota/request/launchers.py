@@ -5,6 +5,8 @@ import re
 import shlex
 from typing import NamedTuple
 
+from rota.model.job import FLOW
+
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -73,6 +75,11 @@ def advice(run: str, num_gpus: int, processes: str) -> list[str]:
     if launcher is None:
         return []
     name, lines = launcher.name, []
+    if processes == FLOW:
+        return [
+            f"{name} starts a process per GPU itself, and a {FLOW} job has one process without a "
+            "GPU: run the script itself"
+        ]
     if processes == "gpu" and num_gpus > 1:
         return [
             f"{name} starts a process per GPU itself, and processes: gpu starts it {num_gpus} "

@@ -1,17 +1,20 @@
-"""The field ``share`` of a job file: if a job uses what others leave, or allows others to."""
+"""The field ``share`` of a job file: a job's layer, and the weight of a flow job."""
 
 from typing import Any
 
-from rota.model.job import BACKGROUND, FOREGROUND, MAX_SLOWDOWN, Adapt, Share
+from rota.model.job import BACKGROUND, FLOW, FOREGROUND, MAX_SLOWDOWN, Adapt, Share
 from rota.request.values import check_keys, is_number, refuse
 
-FIELDS = ("role", "max_slowdown")
+FIELDS = ("role", "max_slowdown", "weight")
 ROLES = (BACKGROUND, FOREGROUND)
 MOST_SLOWDOWN = 100.0
+LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e6
 
 
-def share_of(value: Any, least: int, most: int, adapt: Adapt | None) -> Share | None:
-    """The layer that is asked for; None without wishes. Raises JobFileError.
+def share_of(
+    value: Any, least: int, most: int, adapt: Adapt | None, processes: str = "gpu"
+) -> Share | None:
+    """The layer and the weight that are asked for; None without wishes. Raises JobFileError.
 
     ``least`` and ``most`` are the numbers of GPUs that the job asks for.
     """
@@ -22,16 +25,27 @@ def share_of(value: Any, least: int, most: int, adapt: Adapt | None) -> Share | 
     role = value.get("role", FOREGROUND)
     if role not in ROLES:
         refuse("share.role", role, f"write {BACKGROUND} or {FOREGROUND}")
-    slowdown = value.get("max_slowdown")
+    slowdown, weight = value.get("max_slowdown"), _weight(value.get("weight"), processes)
     if role == BACKGROUND:
         _check_background(slowdown, least, most, adapt)
-        return Share(BACKGROUND)
+        return Share(BACKGROUND, weight=weight)
     if slowdown is None:
         slowdown = MAX_SLOWDOWN
     if not is_number(slowdown) or not 1.0 <= slowdown <= MOST_SLOWDOWN:
         fix = f"write a factor from 1.0 (no slower at all), such as {MAX_SLOWDOWN}"
         refuse("share.max_slowdown", slowdown, fix)
-    return Share(FOREGROUND, float(slowdown))
+    return Share(FOREGROUND, float(slowdown), weight)
+
+
+def _weight(value: Any, processes: str) -> float | None:
+    if value is None:
+        return None
+    if processes != FLOW:
+        refuse("share.weight", value, f"only flow jobs have one: add processes: {FLOW}")
+    if not is_number(value) or not LEAST_WEIGHT <= value <= MOST_WEIGHT:
+        fix = f"write a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:.0f}, such as 4"
+        refuse("share.weight", value, fix)
+    return float(value)
 
 
 def _check_background(slowdown: Any, least: int, most: int, adapt: Adapt | None) -> None:
@@ -49,5 +63,4 @@ def _check_background(slowdown: Any, least: int, most: int, adapt: Adapt | None)
 
 def share_fields(share: Share) -> dict[str, Any]:
     """The JSON-able field from which :func:`share_of` makes this very share."""
-    slowdown = {} if share.max_slowdown is None else {"max_slowdown": share.max_slowdown}
-    return {"role": share.role} | slowdown
+    return {key: value for key, value in share._asdict().items() if value is not None}

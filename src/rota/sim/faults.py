@@ -322,7 +322,7 @@ def checkpointed_s(work_s: float, checkpoint_s: float | None) -> float:
 def _rows(simulation: Simulation) -> list[int]:
     """The rows that may have processes, or state on a node."""
     state = simulation.state
-    return sorted({*state.open_rows(), *state.unsettled, *state.user_suspended})
+    return sorted({*state.open_rows(), *state.unsettled, *state.held_back})
 
 
 def _check_script(script: tuple[Fault, ...], gpus: dict[str, int]) -> None:

@@ -88,6 +88,7 @@ def every_event() -> list[Event]:
         "1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program, skew=0.7
     )
     prepared = Program("true", "/", setup="pip list", cpus=4, host_memory_gb=0.1)
+    flow = Program("python drive.py", "/", processes="flow", idle_s=600.0)
     sweep = Sweep("lr", "val_acc", False, 0.9, 60)
     trial = SweepTrial(sweep, 7, (("lr", 0.1), ("act", "relu"), ("bias", True), ("width", 64)))
     log: list[Event] = [
@@ -112,8 +113,13 @@ def every_event() -> list[Event]:
         JobSubmitted(0.51, JobSpec("10", 1, 0.51, cpus_per_gpu=(2, 8))),
         JobSubmitted(0.52, JobSpec("11", 1, 0.52, share=Share("background"))),
         JobSubmitted(0.53, JobSpec("12", 2, 0.53, share=Share("foreground", 1.05))),
+        JobSubmitted(
+            0.54, JobSpec("13", 2, 0.54, share=Share("foreground", 1.1, 4.0), program=flow)
+        ),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
+        SuspendRequested(2.1, 0, by_itself=True),
+        ResumeRequested(2.2, 0, by_itself=True),
         StopRequested(3.0, 0, JobState.TIMEOUT),
         RetryDue(4.0, 0),
         DecisionTaken(

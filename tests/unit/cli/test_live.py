@@ -138,6 +138,15 @@ class TestRun:
         assert (spec.program.cpus, spec.program.host_memory_gb) == (1, 0.001)
         assert spec.program.setup == "./prepare"
 
+    def test_a_flow_job(self, rota, cluster):
+        options = "--flow --weight 4 --idle 10m --gpus 2 --json --"
+        assert rota("run", *options.split(), "python", "drive.py")[0] == 0
+        spec = cluster.controller.state.spec[0]
+        assert (spec.is_flow, spec.weight, spec.program.idle_s) == (True, 4.0, 600.0)
+        code, _, err = rota("run", "--flow", "--processes", "node", "true")
+        assert code == 2
+        assert "--processes: 'node' can't be used; --flow says" in err
+
     def test_a_job_waits_for_others(self, rota, cluster, tmp_path):
         for name in ("one", "two"):
             assert rota("run", "--name", name, "--", "true")[0] == 0

@@ -327,7 +327,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         ),
         priority=st.integers(1, 100),
         num_gpus=st.integers(1, 1_000_000),
-        processes=st.sampled_from(["gpu", "node"]),
+        processes=st.sampled_from(["gpu", "node", "flow"]),
         time_limit_s=st.none() | st.floats(0.001, 1e8),
         queue=st.just("") | names,
         elastic=st.none(),
@@ -343,11 +343,20 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         cpus=st.integers(0, 100),
         cpus_per_gpu=st.none() | st.just((2, 8)) | st.just((3, 3)),
         setup=st.just("") | plain.filter(str.strip),
-        share=st.none() | st.builds(Share, st.just("foreground"), st.floats(1.0, 100.0)),
+        share=st.none()
+        | st.builds(
+            Share,
+            st.just("foreground"),
+            st.floats(1.0, 100.0),
+            st.none() | st.floats(0.001, 1e6),
+        ),
+        idle_s=st.none() | st.floats(0.001, 1e8),
         tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),
     )
+    .map(lambda r: r._replace(suspend="auto") if r.processes == "flow" else r)
+    .map(lambda r: r if r.processes == "flow" else r._replace(idle_s=None, share=None))
     .map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
     .map(lambda r: r._replace(cpus_per_gpu=None) if r.cpus else r)
 )

@@ -41,7 +41,8 @@ programs = st.builds(
     words,
     words,
     st.lists(st.tuples(words, words)).map(tuple),
-    st.sampled_from(["gpu", "node"]),
+    st.sampled_from(["gpu", "node", "flow"]),
+    idle_s=st.none() | seconds,
 )
 trials = st.builds(
     SweepTrial,
@@ -80,7 +81,7 @@ specs = st.builds(
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
     trial=st.none() | trials,
     cpus_per_gpu=st.none() | st.tuples(rows, rows),
-    share=st.none() | st.builds(Share, words, st.none() | seconds),
+    share=st.none() | st.builds(Share, words, st.none() | seconds, st.none() | seconds),
 )
 places = st.lists(st.tuples(rows, rows), max_size=2).map(tuple)
 probes = st.builds(
@@ -254,6 +255,12 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default():
     record = encode(events.NodeJoined(1.0, "n", 4, "gpu"))
     del record["kind"]
     assert decode(record) == events.NodeJoined(1.0, "n", 4)
+    record = encode(events.SuspendRequested(1.0, 0, "ann"))
+    del record["by_itself"]
+    assert decode(record) == events.SuspendRequested(1.0, 0, "ann")
+    record = encode(events.JobSubmitted(1.0, JobSpec("1", 1, 1.0, share=Share("background"))))
+    del record["spec"]["share"]["weight"]
+    assert decode(record).spec.share == Share("background")
 
 
 def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
@@ -262,7 +269,7 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     record = {"type": "JobSubmitted", "at_s": 1.5}
     record["spec"] = spec | {"program": {"run": "true", "workdir": "/"}}
     found = decode(record).spec
-    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None)
+    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None)
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
     usual |= {"depends_on": (), "tags": (), "gpu_types": ()}

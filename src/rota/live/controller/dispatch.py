@@ -50,6 +50,10 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
         "name": spec.name,
         "at_s": record.state.changed_s[command.row],
     }
+    if spec.is_flow:
+        memory_bytes = None if spec.memory_gb is None else round(spec.memory_gb * 1e9)
+        limits = {"memory_bytes": memory_bytes, "idle_s": program.idle_s}
+        fields["flow"] = {"weight": spec.weight, **limits}
     if spec.elastic is not None:
         fields["max_gpus"] = spec.elastic.sizes[-1]
     if spec.adapt is not None:

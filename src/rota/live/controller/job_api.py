@@ -310,21 +310,22 @@ class JobApi:
     async def suspend(self, row: int, user: str = "") -> bool:
         """Take a job's GPUs away until it is resumed; False if that was asked for before.
 
+        An idle job is then no longer brought back by its own calls.
         Raises TransitionError if the job is over.
         """
         check_open(self._state, row, "suspended", self._record.now_s())
-        if row in self._state.user_suspended:
+        if row in self._state.held_back and row not in self._state.idle_jobs:
             return False
         self._journal.write_first(SuspendRequested(self._record.now_s(), row, user))
         return True
 
     async def resume(self, row: int, user: str = "") -> bool:
-        """Let a job that its owner suspended go on; False if its owner has not suspended it.
+        """Let a job that its owner suspended, or that is idle, go on; False if it is neither.
 
         Raises TransitionError if the job is over.
         """
         check_open(self._state, row, "resumed", self._record.now_s())
-        if row not in self._state.user_suspended:
+        if row not in self._state.held_back:
             return False
         self._journal.write_first(ResumeRequested(self._record.now_s(), row, user))
         return True

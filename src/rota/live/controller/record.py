@@ -121,7 +121,8 @@ class Record:
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
-            self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
+            reason = Reason.IDLE if event.by_itself else Reason.HELD_BY_USER
+            self._history.setdefault(event.row, []).append((event.at_s, reason))
 
     def origin(self, row: int) -> str:
         """Identifies the job among jobs with the same id in other logs or in copies of this log."""

@@ -18,8 +18,11 @@ from rota.model.events import (
     JobResized,
     MetricReported,
     ModelReported,
+    ResumeRequested,
+    SuspendRequested,
     WorkerReported,
 )
+from rota.model.job import JobState
 from rota.model.measured.adaptation import read
 from rota.model.measured.phase_times import PHASES, TRAIN
 from rota.model.measured.phase_times import read as read_phases
@@ -59,6 +62,12 @@ class Telemetry:
             self._note_refusal(row, message, now_s)
         elif kind == "filling":
             self._note_filling(row, message, now_s)
+        elif kind == "idle":
+            if self._state.state[row] == JobState.RUNNING:
+                self._journal.note(SuspendRequested(now_s, row, by_itself=True))
+        elif kind == "called":
+            if row in self._state.idle_jobs:
+                self._journal.note(ResumeRequested(now_s, row, by_itself=True))
         elif kind == "memory":
             self.memory[row] = message["memory"]
         elif kind == "model":

@@ -378,6 +378,22 @@ class Filling(About, kw_only=True):
     harvest: Annotated[float, Meta(ge=0, le=1)]
 
 
+class Idle(About, kw_only=True):
+    """A running flow job has had no operation outstanding for the time that its user set.
+
+    The time counts from the last operation, launch or resumption. Told once, and again after each
+    welcome, for as long as the job calls nothing: the controller suspends it.
+    """
+
+
+class Called(About, kw_only=True):
+    """A flow job that was told to be idle has called an operation, and is to go on.
+
+    Told whether the job is suspended already or not: once, and again after each welcome until the
+    job is resumed.
+    """
+
+
 class MemoryReport(About, kw_only=True):
     """Place of an attempt's state, and memory of a step: see the agent's ``memory()``."""
 
@@ -420,6 +436,8 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "planned": About,
     "progress": Reported,
     "filling": Filling,
+    "idle": Idle,
+    "called": Called,
     "memory": MemoryReport,
     "curve": CurveReports,
     "ended": Ended,

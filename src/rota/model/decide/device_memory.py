@@ -116,7 +116,7 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
     Whether a job that has just started can is not known yet.
     """
     found = {}
-    for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
+    for row in {*state.active, *state.staying, *state.unsettled, *state.held_back}:
         place = state.held[row] or state.home[row] or state.target[row]
         if place is None or place.background or not state.has_processes(row):
             continue

@@ -101,7 +101,7 @@ def _start_failed(ledger: Ledger, e: CommandFailed, waits: int, held_back: int) 
     row = e.row
     ledger.release(row)
     ledger.leave_active(row)
-    if row in ledger.user_suspended:
+    if row in ledger.held_back:
         ledger.enter(row, held_back, e.at_s)
     elif ledger.state[row] != STOPPING:
         ledger.enter(row, waits, e.at_s)

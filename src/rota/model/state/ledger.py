@@ -123,7 +123,9 @@ class Ledger:
 
         self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
         self.stop_outcome: dict[int, JobState] = {}
-        self.user_suspended: dict[int, str] = {}  # row -> who asked for it; empty: nobody knows
+        # Row -> who suspended it until it is resumed; empty: nobody knows, or it is idle.
+        self.held_back: dict[int, str] = {}
+        self.idle_jobs = set[int]()  # those of held_back that a call of an operation resumes
         self.displaced: dict[int, tuple[int, ...]] = {}  # row -> who got its GPUs, if told
         # By row, the rows that a job waits for, and how each must end; and who waits for a row.
         self.waits_for: dict[int, dict[int, list[str]]] = {}
@@ -593,8 +595,9 @@ class Ledger:
             self.burst_planned.pop(row, None)
         if self.resizing:
             self.resizing.pop(row, None)
-        if self.user_suspended:
-            self.user_suspended.pop(row, None)
+        if self.held_back:
+            self.held_back.pop(row, None)
+            self.idle_jobs.discard(row)
         if self.backoff:
             self.backoff.pop(row, None)
         if self.displaced:
@@ -634,7 +637,7 @@ class Ledger:
             return
         del self.waits_for[row]
         self.tell(row, at_s, "all jobs that it depends on have ended")
-        if row not in self.user_suspended:
+        if row not in self.held_back:
             self.enter_open(row)
 
     def pause_clock(self, row: int, at_s: float) -> None:

@@ -175,7 +175,11 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
     ledger.untarget(row)
     if row in ledger.active or row in ledger.background:
         ledger.wait(row)
-    ledger.enter(row, HELD if row in ledger.user_suspended else PENDING, at_s)
+    if row in ledger.idle_jobs:  # with its program, the next call is gone
+        ledger.idle_jobs.discard(row)
+        del ledger.held_back[row]
+        ledger.enter_open(row)
+    ledger.enter(row, HELD if row in ledger.held_back else PENDING, at_s)
     ledger.note_change(row)
 
 

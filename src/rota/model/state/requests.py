@@ -70,25 +70,33 @@ def _observe_live_jobs(ledger: Ledger) -> None:
 
 def suspend_requested(ledger: Ledger, e: SuspendRequested) -> None:
     row = e.row
-    if row in ledger.user_suspended:
+    if row in ledger.held_back and (e.by_itself or row not in ledger.idle_jobs):
         return
-    ledger.user_suspended[row] = e.user
+    ledger.held_back[row] = e.user
     ledger.backoff.pop(row, None)
-    ledger.reason[row] = Reason.HELD_BY_USER
+    if e.by_itself:
+        ledger.idle_jobs.add(row)
+        ledger.reason[row] = Reason.IDLE
+    else:
+        ledger.idle_jobs.discard(row)
+        ledger.reason[row] = Reason.HELD_BY_USER
     if ledger.state[row] == PENDING and ledger.outstanding[row] is None:
         ledger.enter(row, HELD, e.at_s)
-    ledger.tell(row, e.at_s, f"suspended by {e.user or 'its owner'}")
+    by = f"suspended by {e.user or 'its owner'}"
+    ledger.tell(row, e.at_s, "it called no operation for a while" if e.by_itself else by)
     ledger.leave_active(row)
 
 
 def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
     row = e.row
-    if row not in ledger.user_suspended:
+    if row not in ledger.held_back or (e.by_itself and row not in ledger.idle_jobs):
         return
-    del ledger.user_suspended[row]
+    del ledger.held_back[row]
+    ledger.idle_jobs.discard(row)
     if ledger.state[row] == HELD:
         ledger.enter(row, PENDING, e.at_s)
-    ledger.tell(row, e.at_s, f"resumed by {e.user or 'its owner'}")
+    by = f"resumed by {e.user or 'its owner'}"
+    ledger.tell(row, e.at_s, "it called an operation again" if e.by_itself else by)
     if row in ledger.waits_for:
         ledger.reason[row] = Reason.WAIT_DEPENDENCY
         ledger.note_change(row)
@@ -105,7 +113,8 @@ def stop_requested(ledger: Ledger, e: StopRequested) -> None:
     ledger.tell(row, e.at_s, f"asked to stop{by} ({e.outcome.name})")
     ledger.leave_active(row)
     ledger.backoff.pop(row, None)
-    ledger.user_suspended.pop(row, None)
+    ledger.held_back.pop(row, None)
+    ledger.idle_jobs.discard(row)
     if not had_processes:
         ledger.end(row, e.at_s, e.outcome, None, "it had not started")
         return
@@ -126,8 +135,8 @@ def job_cleaned(ledger: Ledger, e: JobCleaned) -> None:
 def retry_due(ledger: Ledger, e: RetryDue) -> None:
     if ledger.backoff.pop(e.row, None) is None:
         ledger.refuse(e.row, "told to retry")
-    held_back = e.row in ledger.user_suspended or ledger.state[e.row] == STOPPING
-    if ledger.is_open(e.row) or held_back:
+    stays_out = e.row in ledger.held_back or ledger.state[e.row] == STOPPING
+    if ledger.is_open(e.row) or stays_out:
         ledger.note_change(e.row)
     else:
         ledger.enter_open(e.row)

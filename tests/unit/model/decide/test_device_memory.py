@@ -212,8 +212,8 @@ def test_whatever_happens_no_gpu_is_promised_more_memory_than_it_has(name, seed)
         if row is not None:
             what, *more = chance.choice([(JobFinished, JobState.SUCCEEDED), (SuspendRequested,)])
             cluster.happens(what, row, *more)
-        elif state.user_suspended and chance.random() < 0.5:
-            cluster.happens(ResumeRequested, chance.choice(sorted(state.user_suspended)))
+        elif state.held_back and chance.random() < 0.5:
+            cluster.happens(ResumeRequested, chance.choice(sorted(state.held_back)))
     assert started >= 2
 
 
@@ -276,7 +276,7 @@ def test_a_job_goes_on_where_its_memory_is_whoever_else_has_some_there():
         cluster.happens(SuspendRequested, row)
     cluster.settle()
     cluster.state.spec[:] = [spec._replace(memory_gb=None) for spec in cluster.state.spec]
-    for row in list(cluster.state.user_suspended):
+    for row in list(cluster.state.held_back):
         cluster.happens(ResumeRequested, row)
     cluster.turn()
     assert len(cluster.running()) == 1

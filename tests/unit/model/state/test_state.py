@@ -308,7 +308,7 @@ def test_a_job_that_its_owner_suspended_does_not_retry_by_itself(state, then):
 )
 def test_a_lost_attempt_starts_anew_and_keeps_what_it_worked(state):
     cluster = cluster_with_a_job_that_is(state)
-    held_by_owner = 0 in cluster.state.user_suspended
+    held_by_owner = 0 in cluster.state.held_back
     service = cluster.state.service(0, cluster.now_s)
     cluster.happens(AttemptLost, 0, 1, "the worker is gone")
     assert cluster.state_of(0) == (JobState.HELD if held_by_owner else JobState.PENDING)
