@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.cli.core_curve import core_lines
+from rota.cli.flow import flow_lines
 from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
@@ -182,6 +183,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
             f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
             for r in job["ranks"]
         ]
+    lines += flow_lines(verdict)
     lines += goodput_lines(job)
     lines += core_lines(job)
     lines += profile_lines(job["profile"])

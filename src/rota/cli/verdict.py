@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rota.cli.flow import flow_text
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, folded, printable
 from rota.explain.data_wait import NOTABLE
@@ -31,6 +32,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("filling", filling_text(verdict.get("filling"))),
         ("plan by layer", burst_text(verdict.get("burst"))),
+        ("operations", flow_text(verdict.get("flow"))),
         ("size", verdict["resizing"]),
         ("data", None if data and cpus and data in cpus else data),
         ("CPU cores", cpus),

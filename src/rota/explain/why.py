@@ -7,6 +7,7 @@ from rota.explain import filling, reservation, trial_wait
 from rota.explain.burst import burst_of
 from rota.explain.cpus import cpus_of
 from rota.explain.data_wait import data_wait_of
+from rota.explain.flow import flow_of
 from rota.explain.probes import tell as tell_probes
 from rota.explain.sharing import sharing_of
 from rota.explain.turns import blocker as turn_blocker
@@ -47,13 +48,14 @@ def explain(
     quota: int | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
     shortage: str | None = None,
+    progress: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
     "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "resizing",
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
-    "history": [{"at_s", "reason"}], "cpus", "filling", "burst"}``.
+    "history": [{"at_s", "reason"}], "cpus", "filling", "burst", "flow"}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
@@ -69,7 +71,8 @@ def explain(
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
     ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
     :func:`rota.explain.cpus.cpus_of`, ``filling`` as in :func:`rota.explain.filling.filling_of`,
-    ``burst`` as in :func:`rota.explain.burst.burst_of`.
+    ``burst`` as in :func:`rota.explain.burst.burst_of`, ``flow`` as in
+    :func:`rota.explain.flow.flow_of`, which ``progress``, the job's latest report, is for.
     ``quota`` is how many GPUs the quota of the job's queue has, None if that is not known.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
     ``why``: a job that waits for GPUs is told of them.
@@ -113,6 +116,7 @@ def explain(
         "cpus": cpus_of(state, row),
         "filling": filling.filling_of(state, row),
         "burst": burst_of(state, row),
+        "flow": flow_of(state, row, progress),
     }
 
 

@@ -170,6 +170,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             quota=controller.quota(row),
             awaited=controller.supply.awaited(),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
+            progress=controller.record.progress(row),
         )
         return JSONResponse(jobs.finite(verdict))
 

@@ -8,7 +8,7 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import registered
 from rota.live.wire import Message
-from rota.live.wire.messages import is_model, planned_of
+from rota.live.wire.messages import is_flow_use, is_model, planned_of
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
@@ -48,8 +48,7 @@ class Telemetry:
         """Record one message about a job's attempt, other than its end."""
         kind = message["type"]
         if kind == "progress":
-            self._record.latest[row] = message["progress"]
-            self._check_sense(row, message["progress"])
+            self._keep(row, message["progress"])
             if self._has_switched(row, now_s) or self._must_be_written(
                 row, message["progress"]["at_s"]
             ):
@@ -191,6 +190,8 @@ class Telemetry:
             read_phases(progress)
             if (phase := progress.get("phase")) is not None and phase not in PHASES:
                 raise InputError(f"phase: {phase!r:.80} is none; there are {' and '.join(PHASES)}")
+            if (flow := progress.get("flow")) is not None and not is_flow_use(flow):
+                raise InputError(f"flow: {flow!r:.80} is no use of devices by a flow job")
         except InputError as error:
             if row not in self._senseless:
                 self._senseless.add(row)
@@ -207,8 +208,13 @@ class Telemetry:
     def note_last_report(self, row: int, message: Message) -> None:
         """Keep the last report of an ended attempt, which comes with its end."""
         if message.get("progress"):
-            self._record.latest[row] = message["progress"]
-            self._check_sense(row, message["progress"])
+            self._keep(row, message["progress"])
+
+    def _keep(self, row: int, progress: dict[str, Any]) -> None:
+        self._check_sense(row, progress)
+        if not is_flow_use(progress.get("flow")):
+            progress.pop("flow", None)
+        self._record.latest[row] = progress
 
     def write_progress(self, row: int, now_s: float) -> None:
         latest = self._record.latest.get(row)

@@ -22,6 +22,7 @@ MAX_SECONDS = 1e11  # since 1970, or of a step
 MAX_METRICS, MAX_NAME = 1000, 200
 MAX_MODEL_BYTES = 1 << 60
 MAX_NODE_GPUS = 4096
+MAX_SLICES = 1000  # of a flow job that are told
 LONGEST_STEP_S = 86_400.0
 MAX_WORDS = 500  # characters of why there is no checkpoint,
 MAX_SENTENCE = 1000  # and of any other sentence
@@ -63,6 +64,45 @@ class Adaptation(Struct, kw_only=True):
     wait_s: Amount | None = None  # and that of waiting for data in a step
 
 
+class FlowWait(Struct, kw_only=True):
+    """For what the next operation of a flow job waits.
+
+    ``work``: the job has called none that is not done; ``nobody``: for nothing, it runs as soon as
+    it is called; ``ready``: for its inputs; ``turn``: for its turn on a GPU, ``device``, after an
+    operation of the job ``behind``, "" if that is not known.
+    """
+
+    what: Literal["work", "nobody", "ready", "turn"]
+    device: Annotated[int, Meta(ge=0, lt=MAX_NODE_GPUS)] | None = None
+    behind: Name = ""
+
+
+class FlowUse(Struct, kw_only=True):
+    """What a flow job does on its devices. Lists have an entry for each of its workers."""
+
+    devices: Annotated[  # GPUs of the node; -1: the worker has none
+        list[Annotated[int, Meta(ge=-1, lt=MAX_NODE_GPUS)]], Meta(max_length=MAX_NODE_GPUS)
+    ]
+    share: list[Annotated[float, Meta(ge=0, le=1)]]  # part of the device's time that the job had
+    held_bytes: list[Bytes]  # in the worker's store
+    memory_bytes: Bytes  # the most that a store may have
+    tickets_per_s: Amount  # operations that the island has let run, a second
+    weight: Annotated[float, Meta(gt=0, lt=MAX_NUMBER)]
+    outstanding: Count  # operations that were called and are not done
+    slices: Annotated[list[list[Count]], Meta(max_length=MAX_SLICES)]  # numbers of workers
+    waits: FlowWait
+
+    def __post_init__(self) -> None:
+        """Check that each worker is told of, and no other one. Raises ValueError."""
+        workers = len(self.devices)
+        if not len(self.share) == len(self.held_bytes) == workers:
+            raise ValueError("not as many entries as there are workers")
+        if any(worker >= workers for each in self.slices for worker in each):
+            raise ValueError("a slice of a worker that is not there")
+        if not self.waits.behind.isprintable():
+            raise ValueError("text that can't be shown")
+
+
 class Progress(Struct, kw_only=True):
     """A job's progress, reported by its rank 0."""
 
@@ -81,6 +121,7 @@ class Progress(Struct, kw_only=True):
     unsaved: str | None = None  # why the checkpoint that was asked for is not written yet
     adaptation: Adaptation | None = None
     phases: Any = None  # times of steps and validations: see rota.model.measured.phase_times
+    flow: FlowUse | None = None  # of a flow job, by its agent
 
     def __post_init__(self) -> None:
         """Check that names and words can be shown. Raises ValueError."""
@@ -496,7 +537,7 @@ def progress_of(message: Message) -> Message:
     Times of phases that can't be are left out.
     """
     told = {key: message[key] for key in Progress.__struct_fields__ if key in message}
-    for name in ("unsaved", "adaptation", "phases"):
+    for name in ("unsaved", "adaptation", "phases", "flow"):
         if told.get(name, ...) is None:
             del told[name]
     if "unsaved" in told:
@@ -509,6 +550,11 @@ def progress_of(message: Message) -> Message:
         except InputError:
             del told["phases"]
     return told
+
+
+def is_flow_use(told: Any) -> bool:
+    """True if this tells what a flow job does on its devices."""
+    return _is(told, FlowUse)
 
 
 def is_metric_report(report: Any) -> bool:

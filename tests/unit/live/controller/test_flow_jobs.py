@@ -174,3 +174,47 @@ def test_a_message_without_its_attempt_is_refused(tmp_path, kind):
                 await agent.ended()
 
     asyncio.run(scenario())
+
+
+USE = {
+    "devices": [0, -1],
+    "share": [0.5, 0.0],
+    "held_bytes": [1024, 0],
+    "memory_bytes": 2048,
+    "tickets_per_s": 8.0,
+    "weight": 1.0,
+    "outstanding": 1,
+    "slices": [[0, 1], [0]],
+    "waits": {"what": "turn", "device": 0, "behind": "7"},
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"devices": [0]},
+        {"devices": [0, -2]},
+        {"share": [0.5, 1.5]},
+        {"share": [0.5]},
+        {"held_bytes": [1024, -1]},
+        {"tickets_per_s": -1.0},
+        {"weight": 0.0},
+        {"slices": [[0, 2]]},
+        {"waits": {"what": "luck"}},
+        {"waits": {"what": "turn", "behind": "\x1b[1m"}},
+    ],
+)
+def test_a_use_of_devices_that_can_not_be_is_left_out(tmp_path, caplog, wrong):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            row, _ = await start(controller, agent)
+            for step, use in enumerate((USE, USE | wrong)):
+                progress = {"at_s": controller.now_s(), "step": step, "metrics": {}, "flow": use}
+                agent.says(type="progress", progress=progress, **ABOUT)
+                await agent.quiet()
+                told = controller.record.progress(row)
+                assert (told["step"], told.get("flow")) == (step, USE if step == 0 else None)
+            assert "flow: " in caplog.text and "is no use of devices" in caplog.text
+
+    asyncio.run(scenario())

@@ -1,0 +1,40 @@
+"""What a flow job does on its GPUs, and whose turn its next operation waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.model.job import JobState
+from rota.model.state.state import ClusterState
+
+NEXT = "its next operation"
+
+
+def flow_of(
+    state: ClusterState, row: int, progress: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The report of a flow job's agent on its devices, with a ``sentence`` on what it waits for.
+
+    ``progress`` is the job's latest report, by default the one in the log. JSON-able: the fields of
+    :class:`rota.live.wire.messages.FlowUse`, and ``sentence``. None unless a flow job runs and has
+    reported.
+    """
+    told = ((state.progress[row] if progress is None else progress) or {}).get("flow")
+    if told is None or state.state[row] != JobState.RUNNING or not state.spec[row].is_flow:
+        return None
+    return {**told, "sentence": waits_text(told["waits"])}
+
+
+def waits_text(waits: Mapping[str, Any]) -> str:
+    """``its next operation waits for a turn on GPU 1 behind job 7``."""
+    device, behind = waits.get("device"), waits.get("behind")
+    if waits["what"] == "work":
+        return "it has called no operation that is not done"
+    if waits["what"] == "ready":
+        return f"{NEXT} waits for its inputs"
+    if waits["what"] == "nobody":
+        return f"{NEXT} waits for nobody"
+    where = "" if device is None else f" on GPU {device}"
+    whom = f" behind job {behind}" if behind else ""
+    return f"{NEXT} waits for a turn{where}{whom}"
