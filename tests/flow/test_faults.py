@@ -19,6 +19,7 @@ from rota import flow
 from rota.errors import (
     FlowError,
     FlowMemoryError,
+    InputError,
     OperationError,
     WorkerLostError,
 )
@@ -26,7 +27,7 @@ from rota.flow import wire
 from rota.flow.host import MOST_SILENT, SLOTS
 from rota.flow.island import Island
 from rota.flow.order import LEAST_COST_S, Stride
-from rota.flow.page import HOST, LOG, RING, SOCKET, Bells, Log, Page
+from rota.flow.page import HOST, LOG, PRESENT, RING, SOCKET, Bells, Log, Page
 from support import flow_faults as functions
 
 from .conftest import until
@@ -376,6 +377,41 @@ def test_slots_are_used_again(island: flow.LocalIsland, witness: Witness) -> Non
     witness.goes_on()
 
 
+# -- operations that hang -------------------------------------------------------------------------
+
+
+def test_an_operation_that_hangs_ends_its_own_workers_alone(
+    island: flow.LocalIsland, witness: Witness
+) -> None:
+    gate = Gate()
+    with island.connect(devices=[0, 1], op_timeout_s=0.2) as client:
+        pair, other = client.slice(1), client.slice(1)
+        add, gated = pair.function(ADD), pair.function(GATED)
+
+        def plan(x: Any) -> Any:
+            return gated(add(x))
+
+        hung = client.program(plan)(pair.put(gate.tensor() - 1))
+        gate.process()
+        waiting = witness.begin()
+        with pytest.raises(
+            WorkerLostError, match=r"device 0 .* plan: .*gated ran .*op_timeout_s=0.2"
+        ):
+            hung.result()
+        waiting.shards()
+        assert other.function(ADD)(other.put(torch.ones(1))).result() == 2
+        witness.goes_on()
+    assert not functions.opened(gate.number).exists()
+
+
+@pytest.mark.parametrize("op_timeout_s", [0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_that_is_none_is_refused(
+    op_timeout_s: float, island: flow.LocalIsland
+) -> None:
+    with pytest.raises(InputError, match="op_timeout_s"):
+        island.connect(devices=[0], op_timeout_s=op_timeout_s)
+
+
 # -- functions that misbehave ----------------------------------------------------------------------
 
 
@@ -622,6 +658,7 @@ GARBAGE = {
     "no devices": (False, told(wire.Hello("raw", [], 1.0, None))),
     "too few devices": (False, told(wire.Hello("raw", -1, 1.0, None))),
     "unknown devices": (False, told(wire.Hello("raw", [0, -1], 1.0, None))),
+    "no time": (False, told(wire.Hello("raw", [0], 1.0, None, float("nan")))),
     "no weight": (False, told(wire.Hello("raw", [0], float("nan"), None))),
     "two hellos": (True, told(wire.Hello("raw", [0], 1.0, None))),
     "devices of others": (True, told(gangs([[2]], [1]))),
@@ -805,6 +842,33 @@ def test_a_host_with_little_refuses_alone_and_its_end_is_an_error_of_all(
     until(lambda: all(map(is_over, pids)), "the workers have ended")
     for each in clients:
         each.close()
+
+
+def test_an_operation_whose_peer_waits_for_its_turn_is_not_taken_to_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _prepare(monkeypatch, tmp_path)
+    held, hangs = Gate(), Gate()
+    with PoorIsland(3) as island, contextlib.ExitStack() as stack:
+        page = Page(island.folder / "page", 3, 6)
+        holder = stack.enter_context(island.connect(devices=[1]))
+        client = stack.enter_context(island.connect(devices=[0, 1], op_timeout_s=0.2))
+        measure = stack.enter_context(island.connect(devices=[2], op_timeout_s=0.2))
+        one, pair, alone = holder.slice(1), client.slice(2), measure.slice(1)
+        sums, x = pair.function(SUMMED), pair.put(torch.ones(1))
+        sums(x).shards()
+        gated = one.function(GATED)(one.put(held.tensor()))
+        held.process()
+        y = sums(x)
+        until(lambda: page.of(client._slots[0], PRESENT) == 2, "one of its shards has begun")
+        hung = alone.function(GATED)(alone.put(hangs.tensor()))
+        with pytest.raises(WorkerLostError, match="op_timeout_s"):  # began later, and was counted
+            hung.result()
+        assert page.of(client._slots[1], PRESENT) == 1
+        held.open()
+        assert [int(each) for each in y.shards()] == [2, 2]
+        assert gated.result() == held.number + 1
+        page.close()
 
 
 def test_a_program_that_is_killed_leaves_no_host(

@@ -7,6 +7,7 @@ and what asks for it; a call waits where too many before it are outstanding.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shutil
@@ -71,17 +72,20 @@ class Client:
         devices: Sequence[int] | int,
         weight: float,
         memory_bytes: int | None,
+        op_timeout_s: float | None = None,
         on_close: Callable[[], None] | None = None,
         key: str = "",
     ) -> None:
-        """Raises FlowError."""
-        self._on_close = on_close
+        """Raises FlowError; InputError for a time limit that is not positive and finite."""
+        if op_timeout_s is not None and not 0 < op_timeout_s < math.inf:
+            raise InputError(f"op_timeout_s is {op_timeout_s!r}: give seconds above 0, or None")
+        self._on_close, self._op_timeout_s = on_close, op_timeout_s
         self._host = socket.socket(socket.AF_UNIX)
         self._host.settimeout(STARTS_S)
         try:
             self._host.connect(str(folder / SOCKET))
             wanted = devices if isinstance(devices, int) else list(devices)
-            hello = wire.Hello(name, wanted, weight, memory_bytes, key)
+            hello = wire.Hello(name, wanted, weight, memory_bytes, op_timeout_s, key)
             self._host.sendall(wire.encoded(hello))
             data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, MOST_WORKERS)
         except OSError as error:
@@ -295,9 +299,17 @@ class Client:
                 continue
             worker = self._slots.index(message.slot)
             device = self.devices[worker]
-            self._lost[worker] = f"the worker on device {device} has ended: {message.why}"
+            why = self._overran(message.operation) if message.operation else message.why
+            self._lost[worker] = f"the worker on device {device} has ended: {why}"
         if data == b"":
             self._lose_all(_NO_HOST)
+
+    def _overran(self, operation: int) -> str:
+        program, first = self._log.find(operation)
+        traces = [each.trace for each in self._programs.values() if each.number == program]
+        labels = [f"{trace.name}{trace.calls()[operation - first].label}" for trace in traces]
+        what = labels[0] if labels else "an operation"
+        return f"{what} ran there for longer than op_timeout_s={self._op_timeout_s}"
 
     def _lose_all(self, why: str) -> None:
         for worker in range(len(self._workers)):
@@ -354,6 +366,8 @@ class Client:
         before = {worker: self._extra[worker] for worker in more}
         while True:
             wanted = {}
+            for worker in more.keys() & self._lost.keys():
+                raise WorkerLostError(self._lost[worker])
             for worker, more_bytes in more.items():
                 self._extra[worker] = max(self._extra[worker], extra_bytes)
                 used_bytes = self._count(worker, more_bytes)
@@ -375,7 +389,7 @@ class Client:
         self._given = None
         self._tell_host(wire.Want(wanted))
         while self._given is None:
-            if self._lost:
+            if len(self._lost) == len(self._workers):
                 raise WorkerLostError(next(iter(self._lost.values())))
             self._look(None)
         if self._given.error is not None:
@@ -847,22 +861,25 @@ def connect(
     devices: Sequence[int] | int = 1,
     weight: float = 1.0,
     memory_bytes: int | None = None,
+    op_timeout_s: float | None = None,
 ) -> Client:
     """A client of an island: that of the job which this program is of, or the one in ``folder``.
 
     A job has its own devices, weight and memory. Elsewhere ``devices`` are numbers of the island's,
-    or how many of the least loaded. Raises FlowError, and InputError outside of a job.
+    or how many of the least loaded. An operation that runs longer than ``op_timeout_s`` ends the
+    workers that run it. Raises FlowError, and InputError outside of a job.
     """
     name = name or f"pid {os.getpid()}"
     if folder is not None:
-        return Client(Path(folder).absolute(), name, devices, weight, memory_bytes)
+        place = Path(folder).absolute()
+        return Client(place, name, devices, weight, memory_bytes, op_timeout_s)
     if KEY not in os.environ:
         raise InputError(
             "connect: this program is of no flow job; submit it with `processes: flow`, name the "
             "folder of an island, or take flow.local(devices)"
         )
     place = Path(os.environ[FOLDER])
-    return Client(place, name, 1, 1.0, None, key=os.environ[KEY])
+    return Client(place, name, 1, 1.0, None, op_timeout_s, key=os.environ[KEY])
 
 
 class LocalIsland:
@@ -934,11 +951,20 @@ def _let_go_of_all() -> None:
 os.register_at_fork(after_in_child=_let_go_of_all)
 
 
-def local(devices: int, *, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> Client:
-    """A client of an island of its own, of so many devices: a core each. Raises FlowError."""
+def local(
+    devices: int,
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    op_timeout_s: float | None = None,
+) -> Client:
+    """A client of an island of its own, of so many devices: a core each.
+
+    ``op_timeout_s`` is as for :func:`connect`. Raises FlowError, InputError.
+    """
     island = LocalIsland(devices, memory_bytes)
+    name = f"pid {os.getpid()}"
     try:
-        return Client(island.folder, f"pid {os.getpid()}", devices, 1.0, memory_bytes, island.close)
+        return Client(island.folder, name, devices, 1.0, memory_bytes, op_timeout_s, island.close)
     except BaseException:
         island.close()
         raise

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from rota.errors import FlowError, InputError
 from rota.flow import wire
 from rota.flow.island import Island, Operation, Wait
+from rota.flow.limit import Limit
 from rota.flow.memory import Memory
 from rota.flow.order import Order, Stride
 from rota.flow.page import (
@@ -44,6 +45,7 @@ from rota.flow.page import (
     HOST,
     LOG,
     PLACED,
+    PRESENT,
     READY,
     SOCKET,
     SPENT_NS,
@@ -63,6 +65,8 @@ LIKE = 0.75  # lengths of operations that differ by less count as equal
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 CALM_S = 0.01  # for which all others had nothing to do before a client has a grant
+LOOKS = 8  # for operations that run for too long, in the time that one may last
+MOST_LOOK_S = 1.0  # between two of them
 MOST_SILENT = 64  # connections that have not said who they are; the oldest makes room
 MOST_AT_ONCE = 1024  # clients that connect before the host looks
 MOST_OPERATIONS = 1 << 17  # of a client that are not over
@@ -104,6 +108,7 @@ class Member:
         self.settled = True  # its workers are where they were told to be
         self.memory_bytes = 0  # at most held on a device
         self.slices: list[list[int]] = []  # the workers of each slice that it has used
+        self.limit: Limit | None = None  # of its operations
 
     def define(self, message: wire.DefineGangs) -> None:
         """The client tells of a program. Raises FlowError for one that can't be."""
@@ -141,6 +146,14 @@ class Member:
         """The first run of the log is over."""
         program, _ = self.log.popleft()
         self.outstanding -= len(self.programs[program].told.gangs)
+
+    def gang(self, operation: int) -> list[int]:
+        """The slots of an operation that may not be over; none if it is not known."""
+        for program, number in self.log:
+            gangs = self.programs[program].told.gangs
+            if number <= operation < number + len(gangs):
+                return [self.order[worker] for worker in gangs[operation - number]]
+        return []
 
     def operations(self, run: tuple[int, int]) -> list[Operation]:
         """The operations of a program that is run, but for those whose workers lack a device."""
@@ -181,6 +194,7 @@ class Place:
         self.process = os.pidfd_open(pid)
         self.gone = False  # it has ended before its client
         self.ready = self.takes_ns = 0  # as the island was told
+        self.overdue = 0  # the operation for which it was killed
 
     @property
     def device(self) -> int:
@@ -268,13 +282,22 @@ class Host:
             soon = self._settle_seats() or soon
             forsaken = self._seats is not None and self._seats.is_forsaken
             began_s = time.monotonic()
-            wait_s = LOOK_EVERY_S if soon else FORSAKEN_S if forsaken else None
-            for key, _ in self._selector.select(wait_s):
+            looks_s = (
+                [LOOK_EVERY_S] * soon
+                + [FORSAKEN_S] * forsaken
+                + [
+                    min(max(each.limit.seconds / LOOKS, LOOK_EVERY_S), MOST_LOOK_S)
+                    for each in self._members.values()
+                    if each.limit is not None
+                ]
+            )
+            for key, _ in self._selector.select(min(looks_s, default=None)):
                 if key.data is None:
                     return
                 key.data()
             alone_s = alone_s + time.monotonic() - began_s if forsaken else 0.0
             self._order()
+            self._end_overdue()
 
     def close(self) -> None:
         """End all workers."""
@@ -376,6 +399,29 @@ class Host:
             drains = not self._drained.isdisjoint(member.slot_on)
             paused = member.retires or member.leaves or drains
             self._island.pause(member.number, paused=paused)
+
+    def _end_overdue(self) -> None:
+        """End the workers that are in an operation for too long.
+
+        An operation counts once all workers of its gang have begun it, or are gone: those that wait
+        for their turn may be late because of another client.
+        """
+        page = self._page
+        for member in self._members.values():
+            if member.limit is None:
+                continue
+            present = {slot: page.of(slot, PRESENT) for slot in member.slots}
+            running = {n for slot, n in present.items() if page.of(slot, FINISHED) < n}
+            whole = []
+            for each in running:
+                gang = member.gang(each)
+                if gang and all(max(present[s], page.of(s, FINISHED)) >= each for s in gang):
+                    whole.append(each)
+            for each in member.limit.exceeded(whole, time.monotonic()):
+                for slot in member.gang(each):
+                    if present[slot] == each and page.of(slot, FINISHED) < each:
+                        self._places[slot].overdue = each
+                        self._places[slot].kill()
 
     # -- grants ----------------------------------------------------------------------------------
 
@@ -754,6 +800,10 @@ class Host:
 
     def _admit(self, member: Member, hello: wire.Hello) -> None:
         member.name, member.weight = hello.name, hello.weight
+        if hello.op_timeout_s is not None:
+            if not hello.op_timeout_s > 0:
+                raise FlowError(f"op_timeout_s is {hello.op_timeout_s}: give seconds above 0")
+            member.limit = Limit(hello.op_timeout_s)
         memory_bytes = hello.memory_bytes
         if self._seats is None:
             devices = self._chosen(hello.devices)
@@ -899,7 +949,7 @@ class Host:
             self._bells.ring(slot)  # they may wait for its parcels
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         with contextlib.suppress(OSError):
-            member.connection.sendall(wire.encoded(wire.Lost(place.slot, why)))
+            member.connection.sendall(wire.encoded(wire.Lost(place.slot, why, place.overdue)))
 
     def _leave(self, member: Member) -> None:
         """A client is gone: nothing of it stays."""

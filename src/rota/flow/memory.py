@@ -95,9 +95,14 @@ class Memory:
     def leave(self, slot: int) -> None:
         """A worker is gone, and its memory free."""
         share = self._shares.pop(slot, None)
-        if share is not None and all(each.client != share.client for each in self._shares.values()):
-            self._requests.pop(share.client, None)
-            self._given.pop(share.client, None)
+        if share is None:
+            return
+        client = share.client
+        if all(each.client != client for each in self._shares.values()):
+            self._requests.pop(client, None)
+            self._given.pop(client, None)
+        elif (wanted := self._requests.get(client)) is not None:
+            self._requests[client] = {s: b for s, b in wanted.items() if s != slot}
 
     def want(self, client: int, wanted_bytes: Mapping[int, int]) -> None:
         """A client asks to use so much by its workers' slots; :meth:`settle` answers.

@@ -37,6 +37,7 @@ USED_BYTES, ALLOWED_BYTES, TAKEN, TOLD = 7, 8, 9, 10
 DEVICE, PLACED, SPENT_NS = 11, 12, 13
 NO_DEVICE = -1  # its slices can't work
 AWAY = -2  # its program is suspended, and its buffers are in host memory
+PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
@@ -146,6 +147,15 @@ class Log:
             found.append((words[at], words[at + 1]))
         self.seen += len(found)
         return found
+
+    def find(self, operation: int) -> tuple[int, int]:
+        """The program of an operation, and the number of its first one; (0, 0) if not known."""
+        words = self._words
+        for run in range(words[0] - 1, max(0, words[0] - MOST_RUNS) - 1, -1):
+            at = 1 + 2 * (run % MOST_RUNS)
+            if words[at + 1] <= operation:
+                return words[at], words[at + 1]
+        return 0, 0
 
     def close(self) -> None:
         """Let go of it."""

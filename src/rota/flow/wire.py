@@ -180,7 +180,8 @@ class Hello(Struct, array_like=True, tag=40):
     devices: list[int] | int  # those, or so many of the least loaded
     weight: float
     memory_bytes: int | None  # at most held on a device
-    key: str = ""  # of a job's seat, which says all that instead
+    op_timeout_s: float | None = None  # what an operation may last
+    key: str = ""  # of a job's seat, which says devices, weight and memory instead
 
 
 class Welcome(Struct, array_like=True, tag=41):
@@ -221,10 +222,11 @@ class Given(Struct, array_like=True, tag=47):
 
 
 class Lost(Struct, array_like=True, tag=45):
-    """A worker of the client's has ended; why."""
+    """A worker of the client's has ended; why, or which operation of it ran for too long."""
 
     slot: int
     why: str
+    operation: int = 0
 
 
 class Placed(Struct, array_like=True, tag=48):

@@ -37,6 +37,7 @@ from rota.flow.page import (
     HOST,
     NO_DEVICE,
     PLACED,
+    PRESENT,
     READY,
     SPENT_NS,
     TAKES_NS,
@@ -303,6 +304,7 @@ class Worker:
 
     def _compute(self, running: Running, step: wire.Compute) -> None:
         began_ns = time.monotonic_ns()
+        self._page.tell(self._slot, PRESENT, running.number + step.offset)
         function, label = self._functions[step.function], running.program.labels[step.offset]
         inputs = [running.registers[each] for each in step.inputs]
         poison = next((each for each in inputs if isinstance(each, Poison)), None)

@@ -120,6 +120,19 @@ def test_nobody_is_refused_while_somebody_lets_go(memory, told):
     assert memory.settle() == []
 
 
+def test_a_request_of_a_client_that_has_lost_a_worker_is_for_those_that_are_left(told):
+    memory = Memory(100, told)
+    memory.join(1, 11, 0, 100)
+    memory.join(2, 21, 0, 100)
+    memory.join(2, 22, 1, 100)
+    told.counted[11] = 50
+    memory.want(2, {21: 60, 22: 100})
+    assert memory.settle() == []
+    memory.leave(21)
+    assert memory.settle() == [Answer(2, None)]
+    assert told.allowed[22] == 100
+
+
 def test_a_worker_that_is_gone_holds_nothing_and_wants_nothing(memory, told):
     told.counted |= {11: 60, 12: 40}
     memory.want(2, {12: 60})
