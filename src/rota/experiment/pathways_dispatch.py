@@ -11,18 +11,12 @@ multi-controllers are far ahead of each single controller; programs are on a par
 multi-controllers from a computation of 2.3 ms on.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from rota.errors import SimulationError
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
+from rota.experiment.runs.programs import Script, asked, started
 
 NAME = "pathways-dispatch"
 SEEDS = [1, 2, 3, 4, 5]  # repeats
@@ -31,7 +25,6 @@ CHAIN = 128
 BUSY_S = 0.001
 MOST_OVER_FUSED = 1.1  # of a chained computation's time, fixed beforehand
 LEAST_OF_LOOP = 0.95  # of the loop's computations a second, at 1 ms each
-LIMIT_S = 300.0
 SEQUENTIAL, SINGLE = "one call after another's result", "operation by operation"
 CHAINED, FUSED, BUSY = "chained", "fused", "chained, of 1 ms"
 
@@ -159,13 +152,14 @@ def run() -> Outcome:
 def measured(folder: Path, workers: int) -> list[dict[str, float]]:
     """Seconds of a computation by way, repeat by repeat."""
     found = []
-    loops = [
-        (LOOP, (str(rank), str(workers), str(folder / f"meet{workers}"))) for rank in range(workers)
-    ]
-    with _started(folder, (CLIENT, (str(workers),)), *loops) as (client, *ranks):
+    meet = folder / f"meet{workers}"
+    scripts = [Script(CLIENT, (workers,))]
+    scripts += [Script(LOOP, (rank, workers, meet)) for rank in range(workers)]
+    environment = {"CHAIN": str(CHAIN), "BUSY_S": str(BUSY_S)}
+    with started(folder, scripts, environment) as (client, *ranks):
         for _ in SEEDS:
-            told = _asked(client)
-            plain = _asked(*ranks)
+            told = asked(NAME, [client])
+            plain = asked(NAME, ranks)
             found.append(told | {f"loop: {name}": value for name, value in plain.items()})
     return found
 
@@ -194,55 +188,3 @@ def _figures(workers: int, repeats: list[dict[str, float]]) -> list[Figure]:
             bounds=(LEAST_OF_LOOP, 2.0),
         ),
     ]
-
-
-@contextmanager
-def _started(
-    folder: Path, *scripts: tuple[str, tuple[str, ...]]
-) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes of these scripts, which measure once for each line that they are told."""
-    environment = os.environ | {
-        "CHAIN": str(CHAIN),
-        "BUSY_S": str(BUSY_S),
-        "PYTHONPATH": str(folder),
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *words],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for script, words in scripts
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in processes:
-            try:
-                process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _asked(*processes: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Have processes measure together; what the first one found."""
-    for process in processes:
-        assert process.stdin is not None
-        print("go", file=process.stdin, flush=True)
-    found = []
-    for process in processes:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SimulationError(f"{NAME}: a program failed; see what it printed above")
-        found.append(json.loads(line))
-    told: dict[str, Any] = found[0]
-    return told
