@@ -128,6 +128,13 @@ class Folder:
         arenas.mkdir(mode=0o700, parents=True, exist_ok=True)
         return arenas
 
+    def island(self, name: str) -> Path:
+        """Folder of the island of flow jobs on a node, which its host makes: in host memory."""
+        with contextlib.suppress(InputError):
+            if os.access(HOST_MEMORY, os.W_OK):
+                return self._own_folder_in(HOST_MEMORY) / f"{name}-island"
+        return self.node(name) / "island"
+
     def _short_name(self) -> str:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]
         return f"rota-{os.getuid()}-{digest}"

@@ -32,6 +32,7 @@ from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.filling import Filling, ways_of
 from rota.live.agent.inheritance import inherit
+from rota.live.agent.island_link import IslandLink
 from rota.live.agent.launching import Starter, rank_requests, record_of
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
@@ -39,6 +40,7 @@ from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
+from rota.live.agent.seat import FlowSeat
 from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
@@ -52,6 +54,8 @@ SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # for adopted workers to say hello
 LOOK_AT_FOLDER_S = 0.5
+LOOK_AT_ISLAND_S = 0.5
+HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 FAREWELL_S = 5.0  # for the controller to record the last ends
 
 log = logging.getLogger("rota.agent")
@@ -101,6 +105,14 @@ class Agent:
         )
         self._meter = Meter(devices, self.attempts.values)
         self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
+        memory_bytes = int(devices.memory_gb * 1e9) or HOST_BYTES // max(1, devices.num_gpus)
+        self._island = IslandLink(
+            folder.island(node),
+            folder.node(node) / "island.log",
+            devices.num_gpus,
+            memory_bytes,
+            self._has_called,
+        )
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._moves = Moves(
@@ -131,6 +143,7 @@ class Agent:
         self._spawn(self._warm_up())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
+        await self._adopt_island()
         self._adopt_all()
         self._moves.adopt()
         self._cpus.adopt()
@@ -144,6 +157,7 @@ class Agent:
         self._spawn(self._save_again())
         self._spawn(self._watch_folder())
         self._spawn(self._watch_cpus())
+        self._spawn(self._watch_island())
         self._spawn(self._meter.run())
         self._spawn(self._filling.run())
         await self._ending.wait()
@@ -155,6 +169,7 @@ class Agent:
         self._logs.close()
         self._cpus.close()
         await self._zygote.close()
+        await self._island.close(ends=not self._is_busy())
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(own_socket, self._socket_path.stat()):  # no other agent's by now
                 self._socket_path.unlink()
@@ -191,6 +206,28 @@ class Agent:
             await asyncio.sleep(LOOK_AT_CPUS_S)
             if self._cpus.look():
                 self._notify({"type": "cores", **self._cpus.told(), "why": self._cpus.why})
+
+    async def _adopt_island(self) -> None:
+        """Find the host of flow jobs that an earlier agent has left."""
+        if self.folder.island(self.node).exists():
+            await self._island.adopt()
+
+    async def _watch_island(self) -> None:
+        """Take note of what the workers of flow jobs do."""
+        while True:
+            await asyncio.sleep(LOOK_AT_ISLAND_S)
+            seats = {each.seat.key: each.seat for each in self.attempts.values() if each.seat}
+            if seats:
+                jobs = {key: key.partition(".")[0] for key in seats}
+                for seen in await self._island.look():
+                    if seen.key in seats:
+                        seats[seen.key].seen(seen, jobs)
+
+    def _has_called(self, key: str) -> None:
+        """The program of a flow job whose workers have no GPUs has called something."""
+        for attempt in self.attempts.values():
+            if attempt.seat is not None and attempt.seat.key == key:
+                attempt.seat.called()
 
     async def _warm_up(self) -> None:
         """Start the zygote before the first job. If that fails, the first launch tries again."""
@@ -286,6 +323,7 @@ class Agent:
                 continue
             messages += [attempt.model_report(), attempt.memory(), attempt.tuning.report()]
             messages.append(attempt.planned_report())
+            messages.append(attempt.seat.report() if attempt.seat is not None else None)
             if attempt.progress:
                 messages.append(attempt.report())
             if attempt.elastic is not None:
@@ -431,6 +469,9 @@ class Agent:
 
     def _resize(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:
+            if attempt.seat is not None:
+                attempt.seat.resize(message["command_id"], message["gpus"])
+                return
             if attempt.elastic is None:
                 raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
             attempt.elastic.resize(message["command_id"], message["gpus"])
@@ -491,6 +532,8 @@ class Agent:
             if former := record.program.get("resume_from"):
                 await asyncio.to_thread(inherit, self.folder, former, job_id)
             requests = self._requests(record, folder, record.members, record.gpus)
+            if attempt.seat is not None:
+                await attempt.seat.take(requests, self._cpus.place(record))
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             (folder / "attempt.json").unlink(missing_ok=True)
@@ -509,7 +552,8 @@ class Agent:
 
     def _attempt(self, record: Record, folder: Path) -> Attempt:
         starter = Starter(self._zygote.fork, self._requests)
-        attempt = Attempt(record, folder, self._notify, starter, self._arenas, self._world)
+        seat = partial(FlowSeat, link=self._island, devices=self.devices)
+        attempt = Attempt(record, folder, self._notify, starter, self._arenas, self._world, seat)
         attempt.usage = partial(self._meter.usage, attempt)
         attempt.holders = partial(self._meter.holders, attempt)
         attempt.at_rest = self._memory.look

@@ -24,6 +24,7 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.record import Record
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.restore_from_arena import Returning
+from rota.live.agent.seat import FlowSeat
 from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
@@ -52,8 +53,10 @@ class Attempt(Account):
         starter: Starter,
         arenas: Path,
         world: World | None = None,
+        seat: Callable[[Account], FlowSeat] | None = None,
     ) -> None:
         super().__init__(record, folder, notify, world or World())
+        self.seat = seat(self) if seat is not None and record.flow is not None else None
         self.ending = Ending(self, self.check_end, over=lambda: self.vacating.closed())
         self.tuning = Tuning(self, self._resizes)
         self.checkpointing = Checkpointing(self, self.ending)
@@ -71,7 +74,13 @@ class Attempt(Account):
             self, self.ending, restarting, returning, arenas, spilled=self._disband
         )
         self.pausing = Pausing(
-            self, self.tuning, self.checkpointing, restarting, self.vacating, self.elastic
+            self,
+            self.tuning,
+            self.checkpointing,
+            restarting,
+            self.vacating,
+            self.elastic,
+            self.seat,
         )
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -126,11 +135,13 @@ class Attempt(Account):
         elif self.record.suspended_s is not None:
             self.become(State.SUSPENDED)
         else:
-            cooperates = self.record.suspension == "boundary"
+            cooperates = self.record.suspension == "boundary" and self.seat is None
             self.become(State.ADOPTED if cooperates else State.RUNNING)
             for rank in self.ranks:
                 rank.signal(signal.SIGCONT)
         self.checkpointing.adopt()
+        if self.seat is not None:
+            self.seat.adopt()
         if self.elastic is not None:
             self.elastic.look()
         if not all(rank.alive for rank in self.members):
@@ -176,6 +187,8 @@ class Attempt(Account):
                 self.pausing.check_resumed()  # the continuation may have waited for this rank alone
         elif self.elastic is not None and self.elastic.launching:
             return  # a newcomer may be about to start; it asks again
+        elif self.seat is not None and not self.seat.dismissed:
+            self.seat.dismiss(self.check_end)
         else:
             self.ending.conclude()
 

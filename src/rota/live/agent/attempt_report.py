@@ -80,6 +80,7 @@ class Account:
         self.unsaved = False  # True if the last try to write the record has failed
         self.notify = notify
         self.crowd = ""  # names the rank that has several sessions
+        self.worker_pids: list[int] = []  # of a flow job: the processes on its GPUs
         self.unstopped = 0  # processes of other users, which run on while it is suspended
         # Processes that have device memory, of all jobs on its GPUs: see ``Meter.holders``.
         self.holders: Callable[[], set[int]] = set
@@ -332,6 +333,8 @@ class Account:
     def _abilities(self) -> Message:
         record, method = self.record, self.method
         suspension, why = record.suspension, "all its ranks use rota.train"
+        if record.flow is not None:
+            why = "its workers stop between operations"
         if suspension != "boundary" and record.fallback is not None:
             suspension, why = SUSPENSIONS[STOP], f"{record.fallback}; {STAYS}"
         elif suspension != "boundary":
@@ -350,7 +353,7 @@ class Account:
             or self._restarts
             or (record.checkpoint is not None and record.checkpoint.moves),
             "resizable": self.resizable,
-            "most_ranks": self.shards or 0,
+            "most_ranks": self.most_ranks,
             "portable": self.portable,
             "why": why,
         }
@@ -372,7 +375,16 @@ class Account:
     @property
     def resizable(self) -> bool:
         """True if the attempt can have more or fewer ranks: its job may, its program can."""
+        if self.record.flow is not None:
+            return len(self.record.flow["devices"]) > 1
         return self.record.max_world > 1 and self.shards is not None and not self.crowd
+
+    @property
+    def most_ranks(self) -> int:
+        """The most ranks that can share its batches, or workers of a flow job; 0: unknown."""
+        return (
+            len(self.record.flow["devices"]) if self.record.flow is not None else self.shards or 0
+        )
 
     @property
     def portable(self) -> bool:

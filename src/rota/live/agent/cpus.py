@@ -282,7 +282,8 @@ def group_of(record: Record) -> str:
 
 def below(attempt: Attempt) -> set[int]:
     """All processes of an attempt but its shims."""
-    return {pid for rank in attempt.ranks for pid in rank.below()}
+    below = {pid for rank in attempt.ranks for pid in rank.below()}
+    return below | set(attempt.worker_pids)
 
 
 def spread(

@@ -24,7 +24,8 @@ from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup
-from rota.live.wire import Message, clock
+from rota.live.wire import Message, clock, island
+from rota.live.wire.island import NO_DEVICE
 from rota.model.job import MAX_SLOWDOWN
 from rota.share.mps import mps_environment
 
@@ -32,6 +33,7 @@ MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 FILLS = "fills"  # a background attempt's link to the page of the process that it is beside
+FLOW_KEEPS = "the buffers of a flow job are in its workers"  # why it can't be without processes
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
@@ -56,7 +58,12 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
     ``refusal`` is the reason for which CUDA checkpoints are impossible here, if they are.
     """
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
-    in_gang = program["processes"] == "gpu"
+    in_gang, flow = program["processes"] == "gpu", message.get("flow")
+    if flow is not None:
+        if devices.kind != "cpu":
+            raise AgentError("flow jobs run on slots of CPU cores alone by now: this node has GPUs")
+        workers = max(len(gpus), most_gpus)
+        flow = flow | {"devices": [*gpus, *[NO_DEVICE] * (workers - len(gpus))]}
     # A launcher takes all the GPUs that it sees, whatever its script uses.
     cooperative = uses_library(program) and (in_gang or len(gpus) == 1)
     world = len(gpus) if in_gang else 1
@@ -77,7 +84,9 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         millicores=message.get("millicores"),
         visible=visible_gpus(gpus, devices, everything=cooperative),
         movable=devices.kind == "cpu" or cooperative,
-        suspension="process",
+        suspension="process" if flow is None else "boundary",
+        flow=flow,
+        keeps=None if flow is None else FLOW_KEEPS,
         method=choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
         launched_s=message["at_s"],  # until it is known
         boot_id=clock.boot_id(),
@@ -134,6 +143,10 @@ def rank_requests(
         elif has_pages(record):
             environment["ROTA_MARKS"] = str(page_of(folder, slot))
             environment["ROTA_MAX_SLOWDOWN"] = repr(record.max_slowdown)
+        if record.flow is not None:
+            home = Folder(folder.parents[4])
+            environment[island.FOLDER] = str(home.island(node_name(folder)))
+            environment[island.KEY] = seat_key(record)
         if adopt is not None:
             environment |= adopt[slot]
         if record.visible is not None:
@@ -218,8 +231,15 @@ def _environment(
     return environment
 
 
+def seat_key(record: Record) -> str:
+    """The key of a flow job's seat on its node's island."""
+    return f"{record.job_id}.{record.attempt}.{record.secret}"
+
+
 def has_pages(record: Record) -> bool:
     """True if each process that the agent starts for the attempt has one GPU, and so one page."""
+    if record.flow is not None:
+        return False
     return record.program["processes"] == "gpu" or len(record.gpus) == 1
 
 

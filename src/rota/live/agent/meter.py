@@ -77,7 +77,10 @@ class Meter:
         now_s = clock.now_s()
         known = self._cpu.get(attempt)
         if known is None or not 0 <= now_s - known[1] < CPU_EVERY_S:
-            known = (cpu_seconds([rank.shim for rank in attempt.members]), now_s)
+            known = (
+                cpu_seconds([*(rank.shim for rank in attempt.members), *attempt.worker_pids]),
+                now_s,
+            )
             self._cpu[attempt] = known
         return known
 
@@ -115,7 +118,8 @@ class Meter:
         for attempt in {id(a): a for attempts in in_use.values() for a in attempts}.values():
             key = (attempt.job_id, attempt.number)
             seen[key] = self._seen.get(key) or Seen()
-            pids = {pid for rank in attempt.members for pid in descendants(rank.shim)}
+            roots = [*(rank.shim for rank in attempt.members), *attempt.worker_pids]
+            pids = {pid for root in roots for pid in descendants(root)}
             on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.gpus}
             sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
             _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)

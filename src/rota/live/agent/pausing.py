@@ -13,6 +13,7 @@ from rota.live.agent.method import RESTART
 from rota.live.agent.rank import Rank
 from rota.live.agent.record import json_of
 from rota.live.agent.restarting import Restarting
+from rota.live.agent.seat import FlowSeat
 from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
@@ -35,6 +36,7 @@ class Pausing:
         restarting: Restarting,
         vacating: Vacating,
         elastic: Elastic | None,
+        seat: FlowSeat | None,
     ) -> None:
         self._attempt = attempt
         self._tuning = tuning
@@ -42,6 +44,7 @@ class Pausing:
         self._restarting = restarting
         self._vacating = vacating
         self._elastic = elastic
+        self._seat = seat
         self._command_id: int | None = None
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
@@ -69,11 +72,16 @@ class Pausing:
             self._elastic.call_off("the job is to be suspended")
             if self._elastic.gang.busy:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
+        if self._seat is not None and self._seat.is_moving:
+            raise AgentError(f"job {attempt.job_id} is being resized; ask again")
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
         attempt.record.fallback = None
         attempt.become(State.SUSPENDING)
         self._stops = False
+        if self._seat is not None:
+            self._seat.pause(self._has_left_gpus)
+            return
         if not attempt.cooperates:
             self.freeze()
             return
@@ -122,6 +130,9 @@ class Pausing:
         self._note_move()
         attempt.become(State.RESUMING)
         attempt.unstopped = 0
+        if self._seat is not None:
+            self._seat.go_on(self._is_on_gpus)
+            return
         members = attempt.members
         for position, rank in enumerate(members):
             if cores and rank.alive:
@@ -183,6 +194,8 @@ class Pausing:
         attempt = self._attempt
         if attempt.state != State.RESUMING or attempt.is_vacated:
             return
+        if self._seat is not None and self._seat.is_moving:
+            return
         if not any(rank.suspended for rank in attempt.ranks if not rank.survived):
             attempt.become(State.RUNNING)
             attempt.done(attempt.resume_id)
@@ -197,12 +210,34 @@ class Pausing:
             device = self._attempt.device_index(record.members.index(rank.index))
         rank.send({"type": "resume", "device": device})
 
+    # -- flow jobs -----------------------------------------------------------------------------
+
+    def _has_left_gpus(self) -> None:
+        """The workers of a flow job have left their GPUs."""
+        if self._attempt.state == State.SUSPENDING:
+            self._suspended(self._attempt.world.now_s())
+
+    def _is_on_gpus(self, error: str | None) -> None:
+        """The workers of a flow job have their GPUs, or can't have them."""
+        attempt = self._attempt
+        if attempt.state != State.RESUMING:
+            return
+        if error is None:
+            self.check_resumed()
+            return
+        attempt.record.suspended_s = attempt.world.now_s()
+        attempt.become(State.SUSPENDED)
+        attempt.save_if_there_is_room()
+        attempt.failed(attempt.resume_id, error)
+
     # -- inside --------------------------------------------------------------------------------
 
     def freeze(self) -> None:
         """Suspend the attempt without its help, by its method, if it is to be suspended."""
         attempt = self._attempt
         if attempt.state != State.SUSPENDING or self._restarting.leaving or self._stops:
+            return
+        if self._seat is not None:
             return
         for rank in attempt.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
@@ -287,6 +322,8 @@ class Pausing:
 
     def _keeps(self) -> str | None:
         """A rank's reason for which its process can't end while suspended."""
+        if self._seat is not None:
+            return self._attempt.record.keeps
         suspended = (rank.suspended for rank in self._attempt.members if rank.suspended)
         return next((each["keeps"] for each in suspended if each.get("keeps")), None)
 

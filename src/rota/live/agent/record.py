@@ -80,6 +80,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     batch: list[int] | None = None  # the requested batch, until a rank reports that it has it
     background: bool = False  # True if it uses what foreground jobs leave of its GPU
     max_slowdown: float = MAX_SLOWDOWN  # that it allows background jobs to cause, as a factor
+    # Of a flow job: its weight, memory_bytes, idle_s; devices: the GPU of each worker, -1: none.
+    flow: dict[str, Any] | None = None
     millicores: int | None = None  # thousandths of a CPU core that it may use; None: any number
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told

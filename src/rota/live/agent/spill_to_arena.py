@@ -79,6 +79,8 @@ class Vacating:
         attempt = self._attempt
         if attempt.state != State.SUSPENDED or self.writing:
             return f"job {attempt.job_id} is {attempt.state}, and not at rest"
+        if attempt.record.flow is not None:
+            return f"job {attempt.job_id} keeps its processes: {attempt.record.keeps}"
         if attempt.crowd:
             return f"job {attempt.job_id} keeps its processes: {attempt.crowd}"
         for rank in attempt.members:

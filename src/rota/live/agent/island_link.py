@@ -1,0 +1,180 @@
+"""The agent's link to the host of its node's island, which orders the operations of flow jobs.
+
+The host is a process of its own: it is started for the first flow job, goes on without an agent,
+and is found by the next one. It ends with the agent that ends all jobs.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.errors import AgentError, FlowError
+from rota.live.wire.island import (
+    CONTROL,
+    Called,
+    Dismiss,
+    Done,
+    End,
+    FromIsland,
+    Lines,
+    Look,
+    Pause,
+    Place,
+    Seat,
+    Seen,
+    line_of,
+)
+
+START_TIMEOUT_S = 120.0
+LOOK_AGAIN_S = 0.02
+READ_BYTES = 1 << 16
+
+
+class IslandLink:
+    """See the module. ``called`` is given the key of a seat whose program has called something."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        devices: int,
+        memory_bytes: int,
+        called: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self._log, self._devices, self._memory_bytes = log, devices, memory_bytes
+        self._called = called
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Done]] = {}
+        self._number = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """True while there is a host."""
+        return self._writer is not None
+
+    async def seat(self, key: str, **fields: Any) -> None:
+        """Take a seat for a job; starts the host if there is none. Raises AgentError."""
+        await self._ensure()
+        await self._ask(lambda number: Seat(number=number, key=key, **fields))
+
+    async def pause(self, key: str) -> None:
+        """Take a seat's workers off their devices. Raises AgentError."""
+        await self._ask(lambda number: Pause(number, key))
+
+    async def place(self, key: str, devices: list[int], cores: list[list[int]]) -> None:
+        """Put a seat's workers on these devices. Raises AgentError."""
+        await self._ask(lambda number: Place(number, key, devices, cores))
+
+    async def dismiss(self, key: str) -> None:
+        """End a seat's workers; where there is no host, there are none."""
+        with contextlib.suppress(AgentError):
+            await self._ask(lambda number: Dismiss(number, key))
+
+    async def look(self) -> list[Seen]:
+        """All seats by now; none without a host."""
+        try:
+            return (await self._ask(Look)).seen
+        except AgentError:
+            return []
+
+    async def adopt(self) -> bool:
+        """Find the host of an earlier agent; False if there is none."""
+        async with self._lock:
+            return self.connected or await self._connect()
+
+    async def close(self, *, ends: bool) -> None:
+        """Let go of the host; ``ends``: of all its workers, too."""
+        if ends and self.connected:
+            with contextlib.suppress(AgentError):
+                await self._ask(End)
+        if self._writer is not None:
+            self._writer.close()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _ask(self, message: Callable[[int], Any]) -> Done:
+        if self._writer is None:
+            raise AgentError("the island's host is gone")
+        self._number += 1
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[self._number] = future
+        try:
+            self._writer.write(line_of(message(self._number)))
+            await self._writer.drain()
+            done: Done = await future
+        except OSError:
+            raise AgentError("the island's host is gone") from None
+        finally:
+            self._waiting.pop(self._number, None)
+        if done.error is not None:
+            raise AgentError(done.error)
+        return done
+
+    async def _ensure(self) -> None:
+        """Connect to the host, and start one if there is none. Raises AgentError."""
+        async with self._lock:
+            if self.connected or await self._connect():
+                return
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in self.folder.glob("*"):  # by a host that was killed
+                with contextlib.suppress(OSError):
+                    left.unlink()
+            environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+            words = [str(self.folder), str(self._devices), str(self._memory_bytes), "--agent"]
+            with open(self._log, "ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "rota.flow.host",
+                    *words,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    while not await self._connect():
+                        if process.returncode is not None:
+                            raise AgentError(f"the island's host did not start; see {self._log}")
+                        await asyncio.sleep(LOOK_AGAIN_S)
+            except TimeoutError:
+                process.kill()
+                raise AgentError(f"the island's host did not start; see {self._log}") from None
+
+    async def _connect(self) -> bool:
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(self.folder / CONTROL)
+        except OSError:
+            return False
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+        return True
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        lines = Lines(FromIsland)
+        try:
+            while data := await reader.read(READ_BYTES):
+                for message in lines.take(data):
+                    if isinstance(message, Called):
+                        self._called(message.key)
+                    elif (future := self._waiting.get(message.number)) and not future.done():
+                        future.set_result(message)
+        except (OSError, FlowError):
+            pass
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(AgentError("the island's host is gone"))

@@ -1,0 +1,239 @@
+"""A flow job's workers: where they are, how they leave their GPUs, what they do there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rota.errors import AgentError
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.devices import Devices
+from rota.live.agent.island_link import IslandLink
+from rota.live.agent.launching import Place, seat_key
+from rota.live.agent.states import State
+from rota.live.wire import Message
+from rota.live.wire.island import NO_DEVICE, Seen
+
+
+class FlowSeat:
+    """The seat of one attempt on its node's island.
+
+    Its workers are processes of the island's host: they are numbered from 0, as many as the job may
+    have GPUs, and each has a GPU or none.
+    """
+
+    def __init__(self, attempt: Account, link: IslandLink, devices: Devices) -> None:
+        self._attempt, self._link, self._devices = attempt, link, devices
+        self.key = seat_key(attempt.record)
+        self.is_moving = False
+        self.dismissed = False
+        self._dismissing = False
+        self._said = ""  # to the controller: that nothing is called, or then that something is
+        self._running_since_s = 0.0
+        self._before: tuple[float, Seen] | None = None
+        self._seen_s: float | None = None
+
+    # -- starting, and being found -------------------------------------------------------------
+
+    async def take(self, requests: list[dict[str, Any]], place: Place | None) -> None:
+        """Take the seat before the program starts, for whom this is the request.
+
+        Raises AgentError.
+        """
+        [request], told = requests, self._told
+        await self._link.seat(
+            self.key,
+            devices=told["devices"],
+            cores=self._cores(told["devices"], place),
+            weight=told["weight"],
+            memory_bytes=told["memory_bytes"],
+            log=request["log"],
+            workdir=request["workdir"],
+            env=request["env"],
+            groups=place.groups if place is not None else [],
+            tag=request["tag"],
+        )
+        self._running_since_s = self._attempt.world.monotonic_s()
+
+    def adopt(self) -> None:
+        """After an agent's end: the workers are where the record says, if they live."""
+        self._running_since_s = self._attempt.world.monotonic_s()
+        if self._attempt.record.suspended_s is None:
+            self._attempt.spawn(self._settle(self._link.place(self.key, *self._placed())))
+
+    async def _settle(self, asked: Coroutine[Any, Any, None]) -> None:
+        try:
+            await asked
+        except AgentError:
+            return
+
+    # -- suspensions, moves and resizes ----------------------------------------------------------
+
+    def pause(self, then: Callable[[], object]) -> None:
+        """Take the workers off their GPUs; then call this."""
+
+        async def pause() -> None:
+            await self._settle(self._link.pause(self.key))  # without a host there are none
+            then()
+
+        self._attempt.spawn(pause())
+
+    def go_on(self, then: Callable[[str | None], object]) -> None:
+        """Put the workers on the record's GPUs; then call this, with an error if there is one."""
+        self.is_moving = True
+
+        async def go_on() -> None:
+            error = await self._move()
+            self._said, self.is_moving = "", False
+            self._running_since_s = self._attempt.world.monotonic_s()
+            then(error)
+
+        self._attempt.spawn(go_on())
+
+    def resize(self, command_id: int, gpus: list[int]) -> None:
+        """Have other GPUs while it runs; ``done`` follows. Raises AgentError."""
+        attempt = self._attempt
+        if attempt.state != State.RUNNING or self.is_moving:
+            doing = "being moved" if self.is_moving else attempt.state
+            raise AgentError(f"job {attempt.job_id} is {doing}, and can't be resized now")
+        if not 0 < len(gpus) <= len(self._told["devices"]):
+            raise AgentError(
+                f"job {attempt.job_id} has 1 to {len(self._told['devices'])} GPUs, not {len(gpus)}"
+            )
+        self.is_moving = True
+        before = attempt.record.gpus
+
+        async def resize() -> None:
+            await self._settle(self._link.pause(self.key))
+            attempt.record.gpus = gpus
+            error = await self._move()
+            if error is not None:
+                attempt.record.gpus = before
+                await self._move()
+            attempt.save_if_there_is_room()
+            self.is_moving = False
+            if error is None:
+                attempt.done(command_id, gpus=gpus)
+            else:
+                attempt.failed(command_id, error)
+
+        attempt.spawn(resize())
+
+    async def _move(self) -> str | None:
+        """Put the workers on the record's GPUs; what is wrong if they can't be there."""
+        self._told["devices"] = spread(self._told["devices"], self._attempt.record.gpus)
+        try:
+            await self._link.place(self.key, *self._placed())
+        except AgentError as error:
+            return str(error)
+        return None
+
+    def _placed(self) -> tuple[list[int], list[list[int]]]:
+        devices = self._told["devices"]
+        return devices, self._cores(devices, None)
+
+    def _cores(self, devices: list[int], place: Place | None) -> list[list[int]]:
+        """The cores of each worker; none where the whole job is held to some."""
+        if place is not None or self._attempt.record.millicores is not None:
+            return [place.cores if place is not None else []] * len(devices)
+        return [self._devices.cores_of([each]) if each >= 0 else [] for each in devices]
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        told = self._attempt.record.flow
+        assert told is not None
+        return told
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def dismiss(self, then: Callable[[], object]) -> None:
+        """End the workers; then call this."""
+        if self._dismissing:
+            return
+        self._dismissing = True
+
+        async def dismiss() -> None:
+            await self._link.dismiss(self.key)
+            self.dismissed = True
+            then()
+
+        self._attempt.spawn(dismiss())
+
+    # -- what the workers do ---------------------------------------------------------------------
+
+    def seen(self, seen: Seen, jobs: dict[str, str]) -> None:
+        """The host has told what the workers do; ``jobs`` are the ids of jobs by their keys."""
+        attempt, world = self._attempt, self._attempt.world
+        now_s = world.monotonic_s()
+        idle_s = self._told["idle_s"]
+        attempt.worker_pids = seen.pids
+        if idle_s is not None and attempt.state == State.RUNNING and self._said != "idle":
+            ran_s = now_s - self._running_since_s
+            if not seen.outstanding and min(seen.idle_s, ran_s) >= idle_s:
+                self._say("idle")
+        if self._said == "idle" and seen.outstanding:
+            self._say("called")
+        use = self._use(seen, now_s, jobs)
+        told: dict[str, Any] = {"step": seen.operations, "at_s": world.now_s(), "metrics": {}}
+        told |= {"flow": use} | self._utilisation(use, world.now_s())
+        if attempt.state == State.RUNNING and _differs(attempt.progress, told):
+            attempt.note_progress(told)
+
+    def called(self) -> None:
+        """The program, whose workers have no GPUs, has called something."""
+        if self._said != "called":
+            self._say("called")
+
+    def report(self) -> Message | None:
+        """For a controller that may have missed it: that the job is idle, or has called."""
+        return self._attempt.about(self._said) if self._said else None
+
+    def _say(self, kind: str) -> None:
+        self._said = kind
+        self._attempt.notify(self._attempt.about(kind))
+
+    def _utilisation(self, use: dict[str, Any], at_s: float) -> dict[str, Any]:
+        shares = [s for s, d in zip(use["share"], use["devices"], strict=True) if d >= 0]
+        if not shares or self._seen_s is None:
+            self._seen_s = at_s
+            return {}
+        since_s, self._seen_s = self._seen_s, at_s
+        return {"device_util": sum(shares) / len(shares), "util_since_s": since_s}
+
+    def _use(self, seen: Seen, now_s: float, jobs: dict[str, str]) -> dict[str, Any]:
+        workers = len(seen.devices)
+        share, per_s = [0.0] * workers, 0.0
+        if self._before is not None and seen.present and len(seen.spent_s) == workers:
+            before_s, before = self._before
+            lasted_s = max(now_s - before_s, 1e-3)
+            per_s = max(0.0, (seen.operations - before.operations) / lasted_s)
+            if len(before.spent_s) == workers:
+                pairs = zip(seen.spent_s, before.spent_s, strict=True)
+                share = [min(1.0, max(0.0, (now - then) / lasted_s)) for now, then in pairs]
+        self._before = now_s, seen
+        return {
+            "devices": seen.devices,
+            "share": [round(each, 3) for each in share],
+            "held_bytes": seen.held_bytes or [0] * workers,
+            "memory_bytes": seen.memory_bytes,
+            "tickets_per_s": round(per_s, 1),
+            "weight": self._told["weight"],
+            "outstanding": seen.outstanding,
+            "slices": seen.slices,
+            "waits": {
+                "what": seen.waits,
+                "device": seen.device,
+                "behind": jobs.get(seen.behind, ""),
+            },
+        }
+
+
+def spread(devices: list[int], gpus: list[int]) -> list[int]:
+    """The GPU of each worker, as many as before: who has one of ``gpus`` keeps it."""
+    kept = [device if device in gpus else NO_DEVICE for device in devices]
+    others = iter([gpu for gpu in gpus if gpu not in kept])
+    return [device if device >= 0 else next(others, NO_DEVICE) for device in kept]
+
+
+def _differs(before: dict[str, Any], told: dict[str, Any]) -> bool:
+    return any(before.get(key) != told[key] for key in ("step", "flow"))
