@@ -103,7 +103,8 @@ class Member:
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
         self.leaves = False  # its devices: it has no new turns there, and will be away
-        self.away = False  # from its devices
+        self.away = False  # from its devices,
+        self.comes = False  # and about to come back
         self.wants: wire.Want | None = None  # what it has asked for while it was away
         self.settled = True  # its workers are where they were told to be
         self.memory_bytes = 0  # at most held on a device
@@ -548,7 +549,11 @@ class Host:
     def withdraw(self, seat: Taken) -> None:
         """See :class:`rota.flow.seats.Holder`."""
         member = seat.program
-        if not isinstance(member, Member) or member.away or member.leaves:
+        if not isinstance(member, Member) or member.leaves:
+            return
+        if member.comes:
+            self._take_off(member)
+        if member.away:
             return
         if member.stands:
             self._revoke(member)
@@ -564,9 +569,11 @@ class Host:
         if member.leaves:  # not gone yet: it stays
             member.leaves, member.settled = False, True
             self._pause(member)
+        if devices == list(member.slots.values()):  # they are there, or on their way
+            return
+        if member.comes:
+            self._take_off(member)
         if not member.away:
-            if devices == list(member.slots.values()):
-                return
             raise FlowError("the workers of the seat are on other devices: pause it first")
         pairs = list(zip(member.order, devices, strict=True))
         for slot, device in pairs:
@@ -576,7 +583,7 @@ class Host:
                     f"the job's buffers have {needed_bytes:,} bytes, and device {device} has room "
                     f"for {free_bytes:,}"
                 )
-        member.away, member.settled = False, False
+        member.comes, member.settled = True, False
         member.slots = dict(pairs)
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
         # Those without a device first: the others look at them once they have theirs.
@@ -652,7 +659,7 @@ class Host:
             if not (member.leaves or member.settled) and self._are_placed(member):
                 self._are_there(member)
             soon = soon or not member.settled
-            if member.away and member.is_busy and member.seat is not None:
+            if member.away and not member.comes and member.is_busy and member.seat is not None:
                 self._seats.called(member.seat)
         self._seats.settle()
         return soon
@@ -672,7 +679,8 @@ class Host:
         """A client that has no turns leaves its devices."""
         self._island.leave(member.number)
         self._part(member)
-        member.leaves, member.away, member.slot_on = False, True, {}
+        member.leaves, member.comes, member.slot_on = False, False, {}
+        member.away, member.settled = True, False
         wanted = self._memory.withdraw(member.number)
         member.wants = wire.Want(dict(wanted)) if wanted is not None else None
         for slot in member.order:
@@ -688,8 +696,9 @@ class Host:
     def _are_there(self, member: Member) -> None:
         """The workers of a client are where they were told to be."""
         member.settled = True
-        if member.away:
+        if not member.comes:
             return
+        member.away = member.comes = False
         self._island.join(member.number, member.weight, member.slot_on)
         for run in member.log:
             for number, slots, function in member.parts(run):
