@@ -54,6 +54,8 @@ from rota.live.wire.island import FOLDER, KEY
 if TYPE_CHECKING:
     import torch
 
+    from rota.flow.notebook import Hold
+
 MOST_AHEAD = 1000  # operations of a worker that are not done as a program is called
 MOST_WORKERS = 253  # of a client: as many descriptors as come at once
 STARTS_S = 60.0
@@ -857,29 +859,52 @@ def _product(shape: Sequence[int]) -> int:
 def connect(
     folder: str | os.PathLike[str] | None = None,
     *,
+    gpus: int | str | None = None,
     name: str = "",
     devices: Sequence[int] | int = 1,
     weight: float = 1.0,
     memory_bytes: int | None = None,
     op_timeout_s: float | None = None,
+    idle_s: float | None = None,
 ) -> Client:
-    """A client of an island: that of the job which this program is of, or the one in ``folder``.
+    """A client of the job which this program is of, of a new job, or of the island in ``folder``.
 
-    A job has its own devices, weight and memory. Elsewhere ``devices`` are numbers of the island's,
-    or how many of the least loaded. An operation that runs longer than ``op_timeout_s`` ends the
-    workers that run it. Raises FlowError, and InputError outside of a job.
+    With ``gpus``, a number or a range such as "1..4", a flow job is submitted to the cluster, and
+    ends with the client: this waits for its start. The job has the weight, and the memory of each
+    GPU; after ``idle_s`` without an operation it gives its GPUs up until the next one. In an
+    island's folder, ``devices`` are numbers of its devices, or how many of the least loaded. An
+    operation that runs longer than ``op_timeout_s`` ends the workers that run it.
+
+    Raises FlowError, InputError, and what submitting a job raises.
     """
-    name = name or f"pid {os.getpid()}"
     if folder is not None:
-        place = Path(folder).absolute()
+        place, name = Path(folder).absolute(), name or f"pid {os.getpid()}"
         return Client(place, name, devices, weight, memory_bytes, op_timeout_s)
-    if KEY not in os.environ:
-        raise InputError(
-            "connect: this program is of no flow job; submit it with `processes: flow`, name the "
-            "folder of an island, or take flow.local(devices)"
-        )
-    place = Path(os.environ[FOLDER])
-    return Client(place, name, 1, 1.0, None, op_timeout_s, key=os.environ[KEY])
+    if gpus is None:
+        if KEY not in os.environ:
+            raise InputError(
+                "connect: this program is of no flow job; submit it with `processes: flow`, say "
+                "how many gpus= a job for it is to have, or take flow.local(devices)"
+            )
+        place = Path(os.environ[FOLDER])
+        return Client(place, name, 1, 1.0, None, op_timeout_s, key=os.environ[KEY])
+    from rota.flow.notebook import Hold
+
+    fields: dict[str, Any] = {"resources": {"gpus": gpus}, "share": {"weight": weight}}
+    if memory_bytes is not None:
+        fields["resources"]["gpu_memory"] = f"{memory_bytes / 1e9:.9f} GB"
+    if idle_s is not None:
+        fields["idle"] = idle_s
+    if name:
+        fields["name"] = name
+    hold = Hold(fields)
+    _here.add(hold)
+    try:
+        wanted = (hold.island, name, 1, 1.0, None, op_timeout_s, hold.close)
+        return Client(*wanted, key=hold.key)
+    except BaseException:
+        hold.close()
+        raise
 
 
 class LocalIsland:
@@ -939,7 +964,7 @@ class LocalIsland:
         self.close()
 
 
-_here: weakref.WeakSet[Client | LocalIsland] = weakref.WeakSet()
+_here: weakref.WeakSet[Client | LocalIsland | Hold] = weakref.WeakSet()
 
 
 def _let_go_of_all() -> None:

@@ -1,0 +1,114 @@
+"""Brings a program that was started by hand, such as a notebook, onto the GPUs of a cluster.
+
+    python -m rota.flow.notebook SOCKET
+
+is the program of the flow job that is submitted for it: it tells the notebook, which listens there,
+where the job's seat is, and ends when the notebook lets go of it or is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rota.client.client import Client
+from rota.errors import FlowError, RotaError
+from rota.live.wire.island import FOLDER, KEY
+from rota.model.job import JobState
+
+LOOK_EVERY_S = 0.5  # at a job that has not started
+NAME = "notebook"
+MOST_BYTES = 1 << 12  # of what the job tells
+
+
+class Hold:
+    """A flow job that lasts as long as this object is open, in this process."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        """Submits the job and waits for its start. ``fields`` are those of a job file but ``run``.
+
+        Raises RotaError for a job that is refused, or ends before it has started.
+        """
+        self._owner = os.getpid()
+        self._folder = Path(tempfile.mkdtemp(prefix="rota-notebook-"))
+        self._link: socket.socket | None = None
+        place = self._folder / "job.sock"
+        run = f"python -m rota.flow.notebook {place}"
+        try:
+            with socket.socket(socket.AF_UNIX) as door, Client() as client:
+                door.bind(str(place))
+                door.listen()
+                door.settimeout(LOOK_EVERY_S)
+                whole = {"name": NAME, "processes": "flow", "workdir": os.getcwd(), "run": run}
+                self.job_id = str(client.submit(whole | fields)["id"])
+                try:
+                    self.island, self.key = self._await(door, client)
+                    if not self.island.exists():
+                        raise FlowError(f"job {self.job_id} was given GPUs of another machine")
+                except BaseException:
+                    with contextlib.suppress(RotaError):  # it is over already
+                        client.cancel(self.job_id)
+                    raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _await(self, door: socket.socket, client: Client) -> tuple[Path, str]:
+        """Wait for the job to start: its island's folder, and its key there."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                link, _ = door.accept()
+                _, uid, _ = struct.unpack(
+                    "3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                )
+                if uid != os.getuid():
+                    link.close()
+                    continue
+                self._link = link
+                told = json.loads(link.recv(MOST_BYTES))
+                return Path(told[FOLDER]), str(told[KEY])
+            job = client.job(self.job_id)
+            if JobState[job["state"]].is_final:
+                raise FlowError(
+                    f"job {self.job_id} is {job['state']} before it has started: "
+                    f"{job.get('message') or f'see rota logs {self.job_id}'}"
+                )
+
+    def forked(self) -> None:
+        """In a process that the program has forked: the job is its parent's alone."""
+        self.close()
+
+    def close(self) -> None:
+        """End the job."""
+        if self._link is not None:
+            self._link.close()
+        if os.getpid() == self._owner:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def main() -> None:
+    """See the module."""
+    place = {name: os.environ[name] for name in (FOLDER, KEY)}
+    with socket.socket(socket.AF_UNIX) as link:
+        try:
+            link.connect(sys.argv[1])
+            link.sendall(json.dumps(place).encode())
+        except OSError as error:
+            sys.exit(
+                f"the notebook does not listen at {sys.argv[1]}: {error}; it has ended, or runs on "
+                "another machine than this node"
+            )
+        while link.recv(1):
+            pass
+
+
+if __name__ == "__main__":
+    main()
