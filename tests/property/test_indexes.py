@@ -87,7 +87,7 @@ CROWDED = st.lists(
 MEDDLING = st.lists(
     st.tuples(
         st.integers(0, 60),
-        st.sampled_from(["suspend", "resume", "lose", "fail", "repair"]),
+        st.sampled_from(["suspend", "resume", "idle", "call", "lose", "fail", "repair"]),
         st.integers(0, 9),
     ),
     max_size=8,
@@ -119,10 +119,11 @@ def meddle(sim, what, which):
         state.apply(NodeJoined(now_s, node.name, node.num_gpus))
     if row >= len(state.spec) or state.state[row] >= JobState.SUCCEEDED:
         return
-    if what == "suspend":
-        state.apply(SuspendRequested(now_s, row))
-    elif what == "resume":
-        state.apply(ResumeRequested(now_s, row))
+    by_itself = what in ("idle", "call")
+    if what == "suspend" or (what == "idle" and state.state[row] == JobState.RUNNING):
+        state.apply(SuspendRequested(now_s, row, by_itself=by_itself))
+    elif what in ("resume", "call"):
+        state.apply(ResumeRequested(now_s, row, by_itself=by_itself))
     elif what == "lose" and state.has_processes(row):
         state.apply(AttemptLost(now_s, row, state.attempt[row], "it crashed"))
 

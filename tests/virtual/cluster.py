@@ -27,9 +27,11 @@ from rota.live.agent import (
     spill_to_arena,
 )
 from rota.live.agent.agent import Agent
+from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
 from rota.live.agent.logs import Logs
 from rota.live.agent.meter import Meter
+from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
@@ -173,6 +175,8 @@ class Cluster:
         self.controller: Controller | None = None
         self.controller_process = Process("none")
         self.agents: dict[str, Process] = {}
+        self.living: dict[str, Agent] = {}  # by node
+        self.idle = set[str]()  # jobs that their agents were to tell as idle
         self.rows: dict[str, int] = {}  # of submitted jobs, by key
         self.cancelled: set[int] = set()
         self.harmed: set[str] = set()  # jobs of which a process was killed
@@ -296,7 +300,8 @@ class Cluster:
                 if self.has_gpus:
                     devices = Devices("cuda", 2, ids=("0", "1"), memory_gb=80.0)
                 world = VirtualWorld(self.machine)
-                await Agent(self.folder, name, devices, 1, 250, world=world).run()
+                agent = self.living[name] = Agent(self.folder, name, devices, 1, 250, world=world)
+                await agent.run()
 
             task = self.loop.start(process, main())
             while process.alive and not task.done():
@@ -374,11 +379,50 @@ class Cluster:
             await asyncio.sleep(5.0)
             controller = self.controller
             if controller is not None and self.controller_process.alive:
-                for row in list(controller.state.held_back):
+                for row in controller.state.held_back.keys() - controller.state.idle_jobs:
                     with contextlib.suppress(RotaError):
                         await controller.jobs.resume(row)
                 for node in list(controller.state.closed):
                     controller.node_api.enable(controller.state.nodes[node].name)
+
+    async def _fall_idle(self) -> None:
+        """Have agents tell that a job calls nothing, now and then."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            running = [each for each in self._living() if each[1].state == State.RUNNING]
+            if running:
+                name, attempt = self.random.choice(running)
+                self.idle.add(attempt.job_id)
+                self._tell(name, attempt, "idle")
+
+    async def _call(self) -> None:
+        """Have agents tell that idle jobs call, again and again: the controller may be away."""
+        while True:
+            await asyncio.sleep(3.0)
+            for name, attempt in self._living():
+                if attempt.job_id in self.idle and self.random.random() < 0.5:
+                    self._tell(name, attempt, "called")
+
+    def _living(self) -> list[tuple[str, Attempt]]:
+        """The attempts that agents have, each with its node."""
+        return [
+            (name, attempt)
+            for name, agent in self.living.items()
+            if self.agents[name].alive
+            for attempt in agent.attempts.values()
+            if attempt.ended is None
+        ]
+
+    def _tell(self, name: str, attempt: Attempt, kind: str) -> None:
+        """Have a node's agent tell the controller something about an attempt."""
+        about = {"job_id": attempt.job_id, "attempt": attempt.number}
+        message = {"type": kind, **about, "launch": attempt.launch_mark}
+        self.note(f"{name} tells {kind} of job {attempt.job_id}")
+
+        async def tell() -> None:
+            attempt.notify(message)
+
+        self.loop.start(self.agents[name], tell())
 
     def _is_over(self, jobs: int) -> bool:
         controller = self.controller
@@ -389,6 +433,7 @@ class Cluster:
     async def _run(self, jobs: int) -> None:
         keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
         keepers += [self._stop_processes(), self._close_nodes(), self._ask()]
+        keepers += [self._fall_idle(), self._call()]
         keepers += [self._keep_agent(name) for name in self.names]
         keepers += [self._submit(number) for number in range(jobs)]
         self._tasks = [asyncio.ensure_future(each) for each in keepers]

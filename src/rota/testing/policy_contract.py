@@ -25,9 +25,11 @@ from rota.model.events import (
     NodeJoined,
     NodeLost,
     NodeOpened,
+    ResumeRequested,
     RetryDue,
+    SuspendRequested,
 )
-from rota.model.job import Dependency, JobSpec, JobState
+from rota.model.job import Dependency, JobSpec, JobState, Program
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
@@ -57,6 +59,8 @@ CLOSINGS = [
 # Far above what any policy needs for these loads: a policy that never comes to an end stops here.
 MOST_STEPS = 50_000
 MOST_FAILURES = 5
+MOST_IDLE = 20  # times that a job is suspended for calling nothing
+FLOW = Program("python drive.py", "/", processes="flow")
 MOST_CLOSINGS = 60  # steps in which nodes are closed or lost, now and then
 
 
@@ -163,6 +167,39 @@ class PolicyContract:
                 assert other is not None
                 assert state.finish_s[other] <= state.first_start_s[row]
         assert min(state.finish_s) >= 0
+
+    @pytest.mark.parametrize(("seed", "costs"), LOADS)
+    def test_idle_flow_jobs_hold_nothing_and_go_on_once_they_call(
+        self, seed: int, costs: Costs
+    ) -> None:
+        chance = random.Random(seed)
+        jobs = Trace(
+            spec._replace(program=FLOW) if chance.random() < 0.5 else spec
+            for spec in random_trace(seed)
+        )
+        sim = simulation(jobs, self.policy(), costs=costs)
+        state, idle, more = sim.state, 0, True
+        while more:
+            for _ in steps(sim):
+                for row in state.held_back:
+                    assert row not in state.active
+                    assert state.target[row] is None, f"{state.spec[row].job_id} is to go on"
+                state.validate()
+                self.check_waiting(state)
+                running = [row for row in state.active if state.state[row] == JobState.RUNNING]
+                flow = [row for row in running if state.spec[row].is_flow]
+                if flow and idle < MOST_IDLE and chance.random() < 0.3:
+                    idle += 1
+                    row = chance.choice(flow)
+                    state.apply(SuspendRequested(sim.engine.now_s, row, by_itself=True))
+                    assert state.reason[row] == Reason.IDLE
+                elif state.held_back and chance.random() < 0.3:
+                    _ask_for(state, sim.engine.now_s, chance)
+            more = bool(state.held_back)
+            for row in list(state.held_back):
+                state.apply(ResumeRequested(sim.engine.now_s, row))
+        assert idle, "no job was idle: the load is too light to test anything"
+        assert list(state.service_s) == pytest.approx([spec.duration_s for spec in jobs])
 
     @pytest.mark.parametrize(("seed", "costs"), LOADS[1:2])
     def test_background_jobs_change_nothing_for_the_others(self, seed: int, costs: Costs) -> None:
@@ -371,6 +408,19 @@ def _in_chains(jobs: list[JobSpec], chance: random.Random) -> list[JobSpec]:
         else spec
         for place, spec in enumerate(jobs)
     ]
+
+
+def _ask_for(state: ClusterState, now_s: float, chance: random.Random) -> None:
+    """An idle job calls, or its user suspends or resumes it; a call resumes no other job."""
+    row = chance.choice(list(state.held_back))
+    idle = row in state.idle_jobs
+    what = chance.choice(["call", "suspend", "resume"])
+    if what == "suspend":
+        state.apply(SuspendRequested(now_s, row, "ann"))
+        assert (state.reason[row], row in state.idle_jobs) == (Reason.HELD_BY_USER, False)
+    else:
+        state.apply(ResumeRequested(now_s, row, by_itself=what == "call"))
+        assert (row in state.active) == (idle or what == "resume")
 
 
 def _retry(sim: Simulation, at_s: float) -> bool:

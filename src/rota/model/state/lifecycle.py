@@ -93,6 +93,8 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     if target is not None and target.num_gpus not in ledger.sizes(row):
         ledger.untarget(row)  # the job was to shrink while running, and could not
         ledger.note_change(row)
+    if ledger.reason[row] == Reason.WAIT_DEVICE_MEMORY:
+        ledger.note_change(row)  # no plan could tell before that the job is to go on at its home
     ledger.settle(row)
     if ledger.state[row] != STOPPING:
         ledger.enter(row, SUSPENDED, e.at_s)

@@ -299,6 +299,21 @@ def test_a_job_that_can_go_on_only_where_it_is_goes_there_and_not_where_it_was_t
     assert what_if.target(0).nodes() == (here,)
 
 
+def test_a_job_that_is_resumed_before_its_suspension_is_confirmed_goes_on_where_its_memory_is():
+    cluster = Gpus(plain("first"), plain("second"), nodes=(2, 1), policy=create("fifo"))
+    cluster.settle()
+    place = cluster.state.held[0]
+    cluster.happens(SuspendRequested, 0)
+    [suspend] = cluster.send()
+    cluster.happens(ResumeRequested, 0)
+    cluster.decide()
+    assert cluster.state.reason[0] == Reason.WAIT_DEVICE_MEMORY, "the plan is for another GPU"
+    cluster.confirm(suspend)
+    assert cluster.state.decision_needed
+    cluster.settle()
+    assert cluster.state.held[0] == place
+
+
 def test_what_was_said_before_is_not_said_again():
     cluster = Gpus(plain("first"), *(plain(f"other{i}") for i in range(20)))
     cluster.turn()
