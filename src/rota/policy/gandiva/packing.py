@@ -1,4 +1,4 @@
-"""Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
+"""Gandiva's packing: jobs that share GPUs for as long as that does more work than turns."""
 
 from collections.abc import Callable, Iterable
 from math import inf
@@ -16,7 +16,11 @@ PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not tol
 
 
 class Packing(Part):
-    """Chooses the jobs of one GPU that are packed together, as a probe or for good."""
+    """Chooses the jobs that are packed together, as a probe or for good.
+
+    Jobs of one GPU are, and flow jobs of as many GPUs: an island keeps their operations in one
+    order, so that gangs on the same GPUs can't wait for each other in a circle.
+    """
 
     def __init__(self, turn: Turn, gains: SignatureGains, verdicts: Verdicts) -> None:
         super().__init__(turn)
@@ -32,7 +36,7 @@ class Packing(Part):
         return (row,) if pack is None else pack.rows
 
     def is_packed(self, row: int) -> bool:
-        """True if the job shares its GPU, if only with itself for the moment."""
+        """True if the job shares its GPUs, if only with itself for the moment."""
         return self._lodged[row].pack is not None
 
     def is_probed(self, unit: tuple[int, ...]) -> bool:
@@ -44,13 +48,13 @@ class Packing(Part):
         """True if nobody can be packed as long as nobody comes, as this decision has found."""
         return self._none_to_pack
 
-    def gpu_of(self, row: int, what_if: WhatIf) -> int:
-        """The GPU that another job of its pack has in ``what_if``; -1 if none has one."""
+    def gpus_of(self, row: int, what_if: WhatIf) -> int:
+        """The mask of the GPUs that another job of its pack has in ``what_if``; 0 if none has."""
         for other in self.unit(row):
             target = what_if.target(other)
             if other != row and target is not None and target.shared:
-                return target.parts[0][1].bit_length() - 1
-        return -1
+                return target.parts[0][1]
+        return 0
 
     def ends_s(self) -> list[float]:
         """Times at which the current probes can be judged."""
@@ -92,7 +96,7 @@ class Packing(Part):
         )
         if gain is not None:
             signatures = (signature_of(self._view, each) for each in pack.rows)
-            self._gains.learn(signatures, gain, self._verdicts.gpu_type(pack.rows[0]))
+            self._gains.learn(signatures, gain, self._verdicts.place_of(pack.rows[0]))
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         if not kept:
@@ -134,14 +138,14 @@ class Packing(Part):
 
         Among new combinations, only one is tried at a time.
         """
-        by_node = self._by_node()
-        self._none_to_pack = not by_node
+        by_place = self._by_place()
+        self._none_to_pack = not by_place
         if self._none_to_pack:
             return
         lodgers = self._lodgers()
         exploring = {n.home[0][0] for row, n in self._lodged.items() if self._explores(row)}
-        for node, units in by_node.items():
-            while lodgers[node].fewer_turns():
+        for (node, gpus), units in by_place.items():
+            while lodgers[node].fewer_turns(gpus):
                 mates = (self._mate(one, units, node not in exploring) for one in units)
                 pair = next(filter(None, mates), None)
                 gone = pair or self._break_up(units)
@@ -151,7 +155,7 @@ class Packing(Part):
                     self._pack(*pair)
                     if self._explores(pair[0].rows[0]):
                         exploring.add(node)
-                lodgers[node].singles -= 1
+                lodgers[node] = lodgers[node].without(gpus)
                 units = [unit for unit in units if unit not in gone]
 
     def _break_up(self, units: list[Unit]) -> list[Unit]:
@@ -187,7 +191,7 @@ class Packing(Part):
         return []
 
     def spread(self) -> None:
-        """Give jobs of packs a GPU of their own where that costs nobody a turn."""
+        """Give jobs of packs GPUs of their own where that costs nobody a turn."""
         packs = [
             (row, notes)
             for row, notes in self._lodged.items()
@@ -195,24 +199,26 @@ class Packing(Part):
         ]
         lodgers = self._lodgers() if packs else {}
         for row, notes in packs:
-            here = lodgers[notes.home[0][0]]
-            if here.turns(here.singles + 1) <= here.turns(here.singles):
+            node, gpus = notes.home[0]
+            more = lodgers[node].beside(gpus)
+            if more.turns() <= lodgers[node].turns():
                 self._charges.settle(row)
                 notes.set_pack(None)
                 self._changed.add(row)
                 self._servers.add(notes.home)
-                here.singles += 1
+                lodgers[node] = more
         self.settle()
 
     def gather(self, movable: Callable[[], Iterable[int]]) -> None:
         """Move jobs to packs of other nodes, if packs like theirs are known to do more work.
 
-        Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
-        one type, as speeds are not to be compared else.
+        Only jobs of one GPU, of nodes where others wait for their turn, and ``movable`` ones; only
+        on GPUs of one type, as speeds are not to be compared else.
         """
         if self._none_to_pack:  # this decision has found so before
             return
-        by_node, lodgers = self._by_node(), self._lodgers()
+        lodgers = self._lodgers()
+        by_node = {node: units for (node, gpus), units in self._by_place().items() if gpus == 1}
         lonely = [
             (node, unit)
             for node, units in by_node.items()
@@ -222,7 +228,7 @@ class Packing(Part):
         by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
         for units in by_node.values():
             for unit in units:
-                alike = by_type.setdefault(self._verdicts.gpu_type(unit.rows[0]), {})
+                alike = by_type.setdefault(self._verdicts.place_of(unit.rows[0]), {})
                 alike.setdefault(unit.signatures, []).append(unit)
         may_move = set(movable()) if lonely else set()
         for node, one in lonely:
@@ -230,7 +236,7 @@ class Packing(Part):
                 continue
             if not lodgers[node].fewer_turns():
                 continue
-            alike = by_type[self._verdicts.gpu_type(one.rows[0])]
+            alike = by_type[self._verdicts.place_of(one.rows[0])]
             known = [
                 (gain, units)
                 for units in alike.values()
@@ -244,20 +250,22 @@ class Packing(Part):
                 )
                 if other is not None:
                     self._pack(one, other)
-                    lodgers[node].singles -= 1
+                    lodgers[node] = lodgers[node].without(1)
                     for unit in (one, other):
                         alike[unit.signatures].remove(unit)
                     break
 
-    def _by_node(self) -> dict[int, list[Unit]]:
-        """The one-GPU jobs and packs of each node that may be in a pack, the least busy first.
+    def _by_place(self) -> dict[tuple[int, int], list[Unit]]:
+        """The jobs and packs that may be in a pack, by node and GPUs, the least busy first.
 
-        They are known to leave their GPU idle at times, and are not in a probe.
+        They are known to leave their GPUs idle at times, and are not in a probe.
         """
-        view, found = self._view, dict[int, list[Unit]]()
+        view, found = self._view, dict[tuple[int, int], list[Unit]]()
         for row, notes in self._lodged.items():
             home = notes.home
-            if len(home) != 1 or home[0][1] > 1 or row != (rows := self.unit(row))[0]:
+            if len(home) != 1 or (home[0][1] > 1 and not view.spec[row].is_flow):
+                continue
+            if row != (rows := self.unit(row))[0]:
                 continue
             usages = [view.usage(each) for each in rows]
             if _util(usages) >= len(rows) or len(view.sizes(row)) > 1:
@@ -265,7 +273,7 @@ class Packing(Part):
             if notes.move is not None:  # the move is being measured now
                 continue
             if not self.is_probed(rows) and not any(map(view.must_stay, rows)):
-                found.setdefault(home[0][0], []).append(self._unit(rows, usages))
+                found.setdefault(home[0], []).append(self._unit(rows, usages))
         for units in found.values():
             units.sort(key=lambda unit: (unit.util, unit.rows))
         return found
@@ -391,5 +399,5 @@ class Packing(Part):
 
 
 def _util(usages: Iterable[Usage]) -> float:
-    """The jobs' total use of one GPU; a job of unknown use counts as using all of it."""
+    """The jobs' total use of a GPU; a job of unknown use counts as using all of it."""
     return sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)

@@ -32,10 +32,10 @@ class Seats(Part):
                 undone = row in self._packing.undone
                 turn = Reason.PACK_UNDONE if undone else Reason.SLICE_WAITING_TURN
                 what_if.release(row, Reason.TRIAL_BEHIND if row in behind else turn)
-        # Who can only go on where it was comes first, then who is in a pack that has a GPU.
+        # Who can only go on where it was comes first, then who is in a pack that has GPUs.
         waiting = [row for row in chosen if what_if.target(row) is None]
         waiting.sort(
-            key=lambda row: (not view.must_stay(row), self._packing.gpu_of(row, what_if) < 0)
+            key=lambda row: (not view.must_stay(row), not self._packing.gpus_of(row, what_if))
         )
         for row in waiting:
             allocation = self.allocation(row, what_if)
@@ -76,9 +76,9 @@ class Seats(Part):
         """GPUs of the job's home: those that it had, or its pack has, else the lowest free."""
         home, packed = self._notes[row].home, self._packing.is_packed(row)
         if packed:
-            gpu = self._packing.gpu_of(row, what_if)
-            if gpu >= 0:
-                return of_parts([(home[0][0], 1 << gpu)], shared=True)
+            gpus = self._packing.gpus_of(row, what_if)
+            if gpus:
+                return of_parts([(home[0][0], gpus)], shared=True)
         for known in self._known(row):
             counts = tuple((node, mask.bit_count()) for node, mask in known.parts)
             # The first of a pack needs a GPU that is free: one that others share is another pack's.

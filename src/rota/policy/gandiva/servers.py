@@ -253,14 +253,28 @@ class Lodgers:
     gangs: list[int]
     singles: int
 
-    def fewer_turns(self) -> bool:
-        """True if everybody would have had a turn sooner with one single job less."""
-        return self.turns(self.singles - 1) < self.turns(self.singles)
+    def without(self, gpus: int) -> "Lodgers":
+        """The same without one job of so many GPUs."""
+        if gpus == 1:
+            return Lodgers(self.size, self.gangs, self.singles - 1)
+        gangs = self.gangs.copy()
+        gangs.remove(gpus)
+        return Lodgers(self.size, gangs, self.singles)
 
-    def turns(self, singles: int) -> float:
-        """Turns until everybody has had one, with so many single jobs.
+    def beside(self, gpus: int) -> "Lodgers":
+        """The same with another job of so many GPUs."""
+        if gpus == 1:
+            return Lodgers(self.size, self.gangs, self.singles + 1)
+        return Lodgers(self.size, [*self.gangs, gpus], self.singles)
 
-        They use what gangs leave free, then take turns among themselves.
+    def fewer_turns(self, gpus: int = 1) -> bool:
+        """True if everybody would have had a turn sooner without one job of so many GPUs."""
+        return self.without(gpus).turns() < self.turns()
+
+    def turns(self) -> float:
+        """Turns until everybody has had one.
+
+        Single jobs use what gangs leave free, then take turns among themselves.
         """
         rooms: list[int] = []
         for gpus in sorted(self.gangs, reverse=True):
@@ -269,5 +283,5 @@ class Lodgers:
                 rooms.append(self.size - gpus)
             else:
                 rooms[fits] -= gpus
-        left = singles - sum(rooms)
+        left = self.singles - sum(rooms)
         return len(rooms) + (max(1.0, left / self.size) if left > 0 else 0.0)

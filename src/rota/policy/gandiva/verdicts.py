@@ -9,7 +9,7 @@ from rota.policy.gandiva.turn import Part, Turn
 
 
 class Unit(NamedTuple):
-    """A job, or jobs that are packed, with what they use of one GPU in sum."""
+    """A job, or jobs that are packed, with what they use of a GPU in sum."""
 
     rows: tuple[int, ...]
     util: float  # the sum of their parts, each from 0 to 1
@@ -24,12 +24,17 @@ class Verdicts(Part):
     def __init__(self, turn: Turn, gains: SignatureGains) -> None:
         super().__init__(turn)
         self._gains = gains
-        # By signatures, GPU type, and whether all are of one search; looked up once in a decision.
+        # By signatures, place, and whether all are of one search; looked up once in a decision.
         self._expected: dict[tuple[tuple[str, ...], str, bool], float | None] = {}
 
-    def gpu_type(self, row: int) -> str:
-        """The type of the GPUs where a job lives."""
-        return self._view.nodes[self._notes[row].home[0][0]].gpu_type
+    def place_of(self, row: int) -> str:
+        """The type of the GPU where a job lives, with their number if it is a gang.
+
+        What packs were measured to do counts for jobs at such a place alone.
+        """
+        node, gpus = self._notes[row].home[0]
+        gpu_type = self._view.nodes[node].gpu_type
+        return gpu_type if gpus == 1 else f"{gpus} {gpu_type}".rstrip()
 
     def may_join(self, one: Unit, other: Unit) -> bool:
         """True if nothing speaks against putting a job to these."""
@@ -45,7 +50,7 @@ class Verdicts(Part):
 
     def is_settled(self, one: Unit, other: Unit) -> bool:
         """True if trials of one search need no probe, as others of it have had theirs."""
-        known = self._gains.gain(one.signatures + other.signatures, self.gpu_type(other.rows[0]))
+        known = self._gains.gain(one.signatures + other.signatures, self.place_of(other.rows[0]))
         return known is not None and of_one_search(self._view, one.rows + other.rows)
 
     def to_beat(self, rows: Iterable[int], turns: float) -> float:
@@ -65,7 +70,7 @@ class Verdicts(Part):
 
     def predicted(self, one: Unit, other: Unit) -> float | None:
         """The work of a pack, as that of like packs; None if it has to be tried."""
-        signatures, on = one.signatures + other.signatures, self.gpu_type(other.rows[0])
+        signatures, on = one.signatures + other.signatures, self.place_of(other.rows[0])
         alike = of_one_search(self._view, one.rows + other.rows)
         if (signatures, on, alike) not in self._expected:
             gain = self._gains.gain(signatures, on)
