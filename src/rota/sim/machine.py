@@ -403,7 +403,8 @@ class Machine:
 
     def _load(self, row: int) -> Load:
         spec = self._state.spec[row]
-        return Load(spec.model, 1.0 if spec.gpu_util is None else spec.gpu_util)
+        weight = None if spec.share is None else spec.share.weight
+        return Load(spec.model, 1.0 if spec.gpu_util is None else spec.gpu_util, weight)
 
     def is_awaited(self, confirmation: Confirmation) -> bool:
         """True if the command is still on its way: its processes were not lost with a node."""

@@ -30,12 +30,14 @@ COLUMNS = {
         "",
         "background: it uses what others leave; foreground=1.05: how much slower it may be",
     ),
+    "flow_weight": ("", "of a flow job: its part of the GPU that it shares with other flow jobs"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
 MAX_ID = 200
 MAX_BATCH = 1_000_000_000
 MAX_S = 1e10  # three centuries; in much longer times a float loses milliseconds
+WEIGHTS = (1e-3, 1e6)  # from, to: what the weight of a flow job may be
 SPEEDS = (1e-3, 1e3)  # from, to: what a speed by GPU type may be besides 0
 
 

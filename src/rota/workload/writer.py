@@ -1,6 +1,7 @@
 """Traces as files: CSV or Parquet with our own columns, which `read_trace` reads back the same."""
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import IO, Any
 
 from rota.errors import TraceError
@@ -18,10 +19,11 @@ NUMBERS = (
     "memory_gb",
     "batch",
     "time_limit_s",
+    "flow_weight",
 )
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
 DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None, "time_limit_s": None}
-DEFAULTS |= {"depends_on": (), "share": None}
+DEFAULTS |= {"depends_on": (), "share": None, "flow_weight": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -43,8 +45,25 @@ def columns_of(trace: Trace) -> list[str]:
         column
         for column in COLUMNS
         if column in REQUIRED
-        or any(getattr(spec, column) != DEFAULTS.get(column, "") for spec in trace)
+        or any(value != DEFAULTS.get(column, "") for value in map(_getter(column), trace))
     ]
+
+
+def _getter(column: str) -> Callable[[JobSpec], Any]:
+    """A function that takes a job to what it has in a column."""
+    return {"share": _layer, "flow_weight": _weight}.get(column) or attrgetter(column)
+
+
+def _layer(spec: JobSpec) -> Share | None:
+    """The job's layer without its weight; None for a flow job without other wishes."""
+    if spec.share is None or spec.share.weight is None:
+        return spec.share
+    share = spec.share._replace(weight=None)
+    return None if share == Share(FOREGROUND) else share
+
+
+def _weight(spec: JobSpec) -> float | None:
+    return None if spec.share is None else spec.share.weight
 
 
 def _csv(trace: Trace) -> Iterator[str]:
@@ -59,8 +78,7 @@ def _texts(trace: Trace, column: str, start: int) -> Iterator[str]:
     as_text: Callable[[Any], str] = _number if column in NUMBERS else _field
     if column in PACKED:
         as_text = PACKED[column]
-    values = (getattr(spec, column) for spec in trace.jobs[start : start + BATCH])
-    return map(as_text, values)
+    return map(as_text, map(_getter(column), trace.jobs[start : start + BATCH]))
 
 
 def _number(value: float | None) -> str:
@@ -135,6 +153,7 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         "memory_gb": pyarrow.float64(),
         "batch": pyarrow.int64(),
         "time_limit_s": pyarrow.float64(),
+        "flow_weight": pyarrow.float64(),
     }
     columns = {
         column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))
@@ -144,7 +163,7 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
 
 
 def _values(jobs: list[JobSpec], column: str) -> list[Any]:
-    values = [getattr(spec, column) for spec in jobs]
+    values = list(map(_getter(column), jobs))
     if column in PACKED:
         return list(map(PACKED[column], values))
     if column not in NUMBERS:

@@ -4,12 +4,13 @@ import pytest
 
 from rota.model.allocation import on_node, shared_on_node
 from rota.model.cluster import Node
-from rota.model.job import JobSpec
+from rota.model.job import FOREGROUND, JobSpec, Share
 from rota.model.reason import Reason
 from rota.policy.base import Policy
+from rota.policy.registry import create
 from rota.predict.interference import Interference
 from rota.sim.machine import FREE
-from rota.sim.simulation import Simulation
+from rota.sim.simulation import Simulation, simulate
 from rota.workload.trace import Trace
 
 
@@ -30,10 +31,14 @@ class PackBetween(Policy):
         return what_if.plan(wake_at_s=times[0] if times else None)
 
 
-def run(utils, interference=None):
+def flow(weight):
+    return Share(FOREGROUND, weight=weight)
+
+
+def run(utils, interference=None, weights=(None, None)):
     jobs = [
-        JobSpec(name, 1, 0.0, 20.0, model=name, gpu_util=util)
-        for name, util in zip("ab", utils, strict=True)
+        JobSpec(name, 1, 0.0, 20.0, model=name, gpu_util=util, share=weight and flow(weight))
+        for name, util, weight in zip("ab", utils, weights, strict=True)
     ]
     simulation = Simulation(
         Trace(jobs), [Node("n", 1)], PackBetween(), FREE, interference=interference
@@ -60,3 +65,24 @@ def test_nobody_knows_their_utilisation_so_they_gain_nothing():
 def test_a_measured_pair_runs_as_measured():
     speeds = Interference({("a", "b"): (0.8, 0.7)})
     assert run((0.5, 0.5), speeds) == pytest.approx([22, 35])
+
+
+def test_flow_jobs_share_a_gpu_by_weight():
+    # 10 s alone, 10 s at 3/4, then alone; the second is at 1/4 while both run.
+    assert run((1.0, 1.0), weights=(3.0, 1.0)) == pytest.approx([22.5, 40])
+
+
+def test_flow_jobs_that_fit_a_gpu_together_lose_nothing_whatever_was_measured():
+    measured = Interference({("a", "b"): (0.8, 0.7)})
+    assert run((0.5, 0.5), measured, weights=(1.0, 4.0)) == pytest.approx([20, 30])
+
+
+def test_gandiva_packs_flow_jobs_that_fit_a_gpu_together():
+    jobs = [
+        JobSpec(name, 1, 0.0, 7200.0, gpu_util=0.4, memory_gb=4.0, share=flow(1.0))
+        for name in "abcd"
+    ]
+    policy = create("gandiva", {"gpu_memory_gb": "16"})
+    state = simulate(Trace(jobs), [Node("n", 2)], policy, FREE).state
+    assert sum(state.preemptions) == 0
+    assert max(state.finish_s) < 0.6 * 14_400  # that they would take one after another

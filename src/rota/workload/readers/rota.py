@@ -18,7 +18,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
+from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED, WEIGHTS
 
 TEXTS = ("vc", "user", "model")
 NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
@@ -50,6 +50,8 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
             wrong("elastic", sizes.sizes[0], f"its first size must be num_gpus, {spec.num_gpus}")
         if given.get("share") == Share(BACKGROUND) and spec.num_gpus != 1:
             wrong("num_gpus", spec.num_gpus, f"a {BACKGROUND} job has exactly 1 GPU")
+        if weight := given.pop("flow_weight", None):
+            given["share"] = given.get("share", Share(FOREGROUND))._replace(weight=weight)
         return spec._replace(**given) if given else spec
 
     return jobs(rows.rows, make, report)
@@ -73,6 +75,8 @@ def _value(column: str, text: str) -> Any:
         return parse_dependencies(text)
     if column == "share":
         return parse_share(text)
+    if column == "flow_weight":
+        return number(column, text, "from {} to {:,.0f}".format(*WEIGHTS), *WEIGHTS)
     return parse_speeds(text) if column == "speeds" else intern(text)
 
 

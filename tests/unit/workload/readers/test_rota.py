@@ -6,7 +6,7 @@ from rota.errors import TraceError
 from rota.model.job import Dependency, Elastic, Share
 from rota.workload.readers import describe_rejected, read_trace
 from rota.workload.readers.files import MAX_BYTES
-from rota.workload.writer import write_trace
+from rota.workload.writer import columns_of, write_trace
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
 
@@ -366,3 +366,38 @@ def test_a_share_that_cannot_be_is_rejected(write, gpus, share, words):
     trace = read_trace(write(f"{OURS},share\na,0,60,{gpus},{share}\nb,0,60,1,\n"))
     assert [spec.job_id for spec in trace] == ["b"]
     assert words in trace.rejected[0][1]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_weights_of_flow_jobs_are_read_and_written_back(write, tmp_path, kind):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    trace = read_trace(
+        write(
+            f"{OURS},share,flow_weight\na,0,60,1,,2\nb,0,60,1,,\n"
+            "c,0,60,1,foreground=1.05,0.5\nd,0,60,1,background,\ne,0,60,1,background,4\n"
+        )
+    )
+    assert [spec.share for spec in trace] == [
+        Share("foreground", None, 2.0),
+        None,
+        Share("foreground", 1.05, 0.5),
+        Share("background"),
+        Share("background", None, 4.0),
+    ]
+    path = tmp_path / f"back.{kind}"
+    with path.open("wb") as file:
+        write_trace(trace, file, kind)
+    assert list(read_trace(path)) == list(trace)
+
+
+def test_flow_jobs_without_other_wishes_need_one_column(write):
+    trace = read_trace(write(f"{OURS},flow_weight\na,0,60,1,2\n"))
+    assert columns_of(trace) == [*OURS.split(","), "flow_weight"]
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "x", "1e7", "nan"])
+def test_a_weight_that_cannot_be_is_rejected(write, weight):
+    trace = read_trace(write(f"{OURS},flow_weight\na,0,60,1,{weight}\nb,0,60,1,\n"))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert "flow_weight" in trace.rejected[0][1]
