@@ -73,6 +73,8 @@ def test_a_gang_of_which_one_shard_raises_tells_why_and_does_not_wait_for_it(cli
         again(x).result()
     new = client.slice(2)
     assert of(new, "plus_total", flow.Split(0))(x.to(new)).result().tolist() == [4, 5]
+    client.recover()
+    assert again(x).result().tolist() == [4, 5]
 
 
 def test_a_worker_that_ends_is_told_by_device_and_other_clients_go_on(client, other):

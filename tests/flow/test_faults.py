@@ -27,7 +27,7 @@ from rota.flow import wire
 from rota.flow.host import MOST_SILENT, SLOTS
 from rota.flow.island import Island
 from rota.flow.order import LEAST_COST_S, Stride
-from rota.flow.page import HOST, LOG, PRESENT, RING, SOCKET, Bells, Log, Page
+from rota.flow.page import HELD_BYTES, HOST, LOG, PRESENT, RING, SOCKET, Bells, Log, Page
 from support import flow_faults as functions
 
 from .conftest import until
@@ -377,6 +377,115 @@ def test_slots_are_used_again(island: flow.LocalIsland, witness: Witness) -> Non
     witness.goes_on()
 
 
+# -- new workers in place of lost ones -----------------------------------------------------------
+
+
+def test_all_goes_on_with_a_new_worker_but_what_the_lost_one_held(
+    client: flow.Client, island: flow.LocalIsland, witness: Witness
+) -> None:
+    gate, pair = Gate(), client.slice(2)
+    first, second = client.slice(1), client.slice(1)
+    late, sums, add = pair.function(LATE), pair.function(SUMMED), second.function(ADD)
+    traced = []
+
+    def plan(x: Any, y: Any) -> Any:
+        traced.append(x)
+        return sums(x), add(y).to(first)
+
+    program = client.program(plan)
+    x, there, here = pair.put(torch.ones(1)), first.put(torch.zeros(1)), second.put(torch.ones(1))
+    _, moved = program(x, there)
+    assert moved.result() == 1
+    held = add(here)
+    y = late(pair.put(gate.tensor()))
+    waiting, before = witness.begin(), workers(island)
+    os.kill(gate.process(0), signal.SIGKILL)
+    with pytest.raises((WorkerLostError, OperationError)):
+        y.shards()
+    client.recover()
+    waiting.shards()
+    assert len(workers(island) - before) == 1
+    for lost in (x, there, moved, y):
+        with pytest.raises(WorkerLostError, match="a shard on device 0"):
+            lost.shards()
+        with pytest.raises(WorkerLostError, match="a shard on device 0"):
+            first.function(ADD)(lost)
+    assert held.result() == 2
+    assert add(held).result() == 3
+    new = pair.put(torch.ones(1)), first.put(torch.zeros(1))
+    total, moved = program(*new)
+    assert [int(each) for each in total.shards()] == [2, 2]
+    assert moved.result() == 1
+    assert len(traced) == 1
+    witness.goes_on()
+
+
+def test_workers_are_replaced_again_and_again_and_leave_nothing(
+    client: flow.Client, page: Page, witness: Witness
+) -> None:
+    pair, first, second = client.slice(2), client.slice(1), client.slice(1)
+    sums, add, ones = pair.function(SUMMED), second.function(ADD), torch.ones(LARGE)
+    tell = [each.function(PROCESS) for each in (first, second)]
+    gated = first.function(GATED)
+    sums(pair.put(ones)), add(first.put(ones).to(second))  # it is known by now what they give
+    for lost in ([0], [1], [0, 1], [0, 1]):
+        gate, slots = Gate(), list(client._slots)
+        pids = [
+            int(function(where.put(torch.ones(1))).result())
+            for function, where in zip(tell, (first, second), strict=True)
+        ]
+        held = gated(first.put(gate.tensor() + 0 * ones))
+        moved, total = add(held.to(second)), sums(pair.put(ones))
+        waiting = witness.begin()
+        for each in lost:
+            os.kill(pids[each], signal.SIGKILL)
+        gate.open()
+        with pytest.raises((WorkerLostError, OperationError)):
+            total.shards()
+        client.recover()
+        waiting.shards()
+        assert [i for i in (0, 1) if client._slots[i] != slots[i]] == lost
+        del held, moved, total
+        assert [each.name for each in client.parcels.iterdir() if "slice" not in each.name] == [LOG]
+        assert [int(each[0]) for each in sums(pair.put(ones)).shards()] == [2, 2]
+        client.wait()
+        until(
+            lambda: not any(page.of(slot, HELD_BYTES) for slot in client._slots), "nothing is held"
+        )
+        witness.goes_on()
+
+
+def test_slices_are_placed_on_workers_that_are_alive(client: flow.Client) -> None:
+    one = client.slice(1)
+    os.kill(int(one.function(PROCESS)(one.put(torch.ones(1))).result()), signal.SIGKILL)
+    until(lambda: client._look(0.01) or client._lost, "the program has heard of it")
+    for _ in range(3):
+        other = client.slice(1)
+        assert other.function(ADD)(other.put(torch.ones(1))).result() == 2
+    with pytest.raises(
+        WorkerLostError, match=r"1 whose workers are alive: call client.recover\(\)"
+    ):
+        client.slice(2)
+    client.recover()
+    pair = client.slice(2)
+    assert pair.function(ADD)(pair.put(torch.ones(1))).shards() == [2, 2]
+    assert one.function(ADD)(one.put(torch.ones(1))).result() == 2
+
+
+def test_a_new_worker_has_the_time_limit_of_the_lost_one(
+    island: flow.LocalIsland, witness: Witness
+) -> None:
+    with island.connect(devices=[0], op_timeout_s=0.2) as client:
+        one = client.slice(1)
+        add, gated = one.function(ADD), one.function(GATED)
+        for _ in range(2):
+            with pytest.raises(WorkerLostError, match=r"op_timeout_s=0.2"):
+                gated(one.put(Gate().tensor())).result()
+            client.recover()
+            assert add(one.put(torch.ones(1))).result() == 2
+    witness.goes_on()
+
+
 # -- operations that hang -------------------------------------------------------------------------
 
 
@@ -692,6 +801,19 @@ def test_a_client_whose_log_makes_no_sense_is_refused_alone(
     log.close()
     bells.close()
     until(lambda: not folder.exists(), "it is gone")
+    witness.goes_on()
+
+
+def test_a_client_that_recovers_amid_its_operations_is_refused_alone(
+    island: flow.LocalIsland, witness: Witness
+) -> None:
+    raw = Raw(island.folder)
+    welcome = raw.hello()
+    log = Log(island.folder / f"client{welcome.client}" / LOG)
+    log.add(1, 1)
+    raw.socket.sendall(told(gangs([[0]], [1]), wire.Recover([0, 300])))
+    assert "not over" in raw.is_refused()
+    log.close()
     witness.goes_on()
 
 

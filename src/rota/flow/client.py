@@ -111,10 +111,16 @@ class Client:
         self._answers: dict[int, wire.Answer] = {}
         self._unwanted: dict[int, str] = {}  # parcels that nobody waits for, by request
         self._lost: dict[int, str] = {}  # by worker: why
+        self._recovered: wire.Recovered | None = None  # the host's answer
+        self._descriptors: list[int] = []  # of new workers, which the host has sent
+        self._era = 0  # how often it has recovered
+        self._slices: dict[int, tuple[int, ...]] = {}  # workers, by number
+        self._functions: dict[int, wire.DefineFunction] = {}
         self._numbers = dict.fromkeys(
             ("operation", "buffer", "program", "slice", "function", "request"), 0
         )
         self._programs: dict[Any, Ready] = {}
+        self._first = [0] * len(self._workers)  # buffers of before were lost
         self._last = [0] * len(self._workers)  # the last operation that was called on each
         self._before = [0] * len(self._workers)  # the one before its first
         self._frees: list[list[int]] = [[] for _ in self._workers]
@@ -136,16 +142,23 @@ class Client:
     def slice(self, size: int | tuple[int, ...]) -> Slice:
         """So many virtual devices, on the client's devices that have the fewest slices.
 
-        Raises InputError if the client has not so many.
+        Raises InputError if the client has not so many, WorkerLostError if too many are lost.
         """
         number = size if isinstance(size, int) else _product(size)
+        self._check_open()
         self._look(0)
         placed = [worker for worker, device in enumerate(self.devices) if device >= 0]
         if not 1 <= number <= len(placed):
             raise InputError(
                 f"slice: {number} devices are asked for; this program has {len(placed)}"
             )
-        order = sorted(placed, key=lambda each: (self._load[each], each))
+        here = [each for each in placed if each not in self._lost]
+        if number > len(here):
+            raise WorkerLostError(
+                f"slice: {number} devices are asked for; this program has {len(here)} whose "
+                "workers are alive: call client.recover()"
+            )
+        order = sorted(here, key=lambda each: (self._load[each], each))
         workers = tuple(sorted(order[:number]))
         for each in workers:
             self._load[each] += 1
@@ -160,6 +173,30 @@ class Client:
         requests = [self._ask(each, wire.Tell) for each in range(len(self._workers))]
         for worker, request in enumerate(requests):
             self._answer(worker, request)
+
+    def recover(self) -> None:
+        """Start new workers in place of lost ones, and mend slices whose operations have failed.
+
+        Waits until all that was called is over. Buffers with a shard on a lost worker stay lost.
+        Raises FlowError if there is no room for a worker; others are started all the same.
+        """
+        for worker in range(len(self._workers)):
+            with contextlib.suppress(WorkerLostError):
+                self._answer(worker, self._ask(worker, wire.Tell))
+        self._unwanted.clear()
+        for path in self.parcels.iterdir():  # what nobody takes any more
+            if path.name != LOG and not path.name.startswith("slice"):
+                path.unlink(missing_ok=True)
+        error, new = self._replace_lost() if self._lost else (None, set[int]())
+        self._era += 1
+        for number, workers in self._slices.items():
+            if len(workers) > 1 or new.issuperset(workers):
+                self._define_slice(number)
+        for told in self._functions.values():
+            for worker in new.intersection(self._slices[told.slice]):
+                self._tell_living(worker, told)
+        if error is not None:
+            raise FlowError(f"recover: {error}")
 
     def close(self) -> None:
         """End the client's workers; buffers are gone."""
@@ -237,6 +274,44 @@ class Client:
             self.close()
             raise
 
+    def _tell_living(self, worker: int, message: Any) -> None:
+        with contextlib.suppress(WorkerLostError):
+            self._tell(worker, message)
+
+    def _define_slice(self, number: int) -> None:
+        """Tell the workers of a slice of each other."""
+        slots = [self._slots[worker] for worker in self._slices[number]]
+        for rank, worker in enumerate(self._slices[number]):
+            told = wire.DefineSlice(number, rank, slots, f"slice{number}.{self._era}")
+            self._tell_living(worker, told)
+
+    def _replace_lost(self) -> tuple[str | None, set[int]]:
+        """Have the host start workers; returns what is wrong if anything is, and which are new."""
+        self._recovered = None
+        self._tell_host(wire.Recover([self._slots[worker] for worker in self._lost]))
+        while self._recovered is None:
+            self._look(None)
+        slots = self._recovered.slots.values()
+        return self._recovered.error, {self._slots.index(slot) for slot in slots}
+
+    def _take_in(self, recovered: wire.Recovered) -> None:
+        """Workers were started in place of lost ones."""
+        self._recovered = recovered
+        if len(self._lost) == len(self._workers):
+            self._granted = 0  # as the host counts
+        for old, slot in recovered.slots.items():
+            worker = self._slots.index(old)
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._workers[worker])
+            self._workers[worker].close()
+            self._workers[worker] = socket.socket(fileno=self._descriptors.pop(0))
+            self._readers[worker] = wire.Reader(wire.FromWorker)
+            self._poll.register(self._workers[worker], select.POLLIN)
+            self._slots[worker], self._frees[worker] = slot, []
+            self._first[worker] = self._numbers["buffer"] + 1
+            self._last[worker] = self._held[worker] = self._extra[worker] = 0
+            del self._lost[worker]
+
     def _hear_of_loss(self, worker: int) -> None:
         """Wait for the host's word on a worker whose connection has ended."""
         until_s = time.monotonic() + 1.0
@@ -264,7 +339,9 @@ class Client:
             if descriptor == self._host.fileno():
                 self._hear_host()
                 continue
-            worker = next(i for i, s in enumerate(self._workers) if s.fileno() == descriptor)
+            worker = next((i for i, s in enumerate(self._workers) if s.fileno() == descriptor), -1)
+            if worker < 0:  # it was replaced a moment ago
+                continue
             data = self._heard(self._workers[worker])
             if data == b"":
                 self._hear_of_loss(worker)
@@ -277,7 +354,12 @@ class Client:
     def _heard(self, connection: socket.socket) -> bytes | None:
         """Returns what has come; None if nothing has, empty at its end."""
         try:
-            data = connection.recv(wire.READ_BYTES, socket.MSG_DONTWAIT)
+            if connection is self._host:
+                most, flags = len(self._workers), socket.MSG_DONTWAIT
+                data, found, _, _ = socket.recv_fds(connection, wire.READ_BYTES, most, flags)
+                self._descriptors += found
+            else:
+                data = connection.recv(wire.READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except OSError:
@@ -295,6 +377,9 @@ class Client:
                 continue
             if isinstance(message, wire.Placed):
                 self.devices = message.devices
+                continue
+            if isinstance(message, wire.Recovered):
+                self._take_in(message)
                 continue
             if isinstance(message, wire.Refused):
                 self._lose_all(f"the island's host has let this program go: {message.error}")
@@ -314,6 +399,7 @@ class Client:
         return f"{what} ran there for longer than op_timeout_s={self._op_timeout_s}"
 
     def _lose_all(self, why: str) -> None:
+        self._recovered = wire.Recovered({}, why)
         for worker in range(len(self._workers)):
             self._lost.setdefault(worker, why)
 
@@ -321,18 +407,20 @@ class Client:
 
     def _free(self, buffer: int, lies: Lies) -> None:
         """Its handle is gone."""
-        self._let_go(lies)
+        self._let_go(buffer, lies)
         for worker, spec in zip(lies.workers, lies.specs, strict=True):
-            self._frees[worker].append(buffer)
-            self._frees_bytes += spec.nbytes
+            if buffer >= self._first[worker]:
+                self._frees[worker].append(buffer)
+                self._frees_bytes += spec.nbytes
         if self._frees_bytes * MOST_FREE_PARTS > self.memory_bytes and not self._telling:
             self._flush_frees()
 
-    def _let_go(self, lies: Lies) -> None:
+    def _let_go(self, buffer: int, lies: Lies) -> None:
         """Give back the memory that was taken for a buffer."""
         for worker, spec in zip(lies.workers, lies.specs, strict=True):
-            self._held[worker] -= spec.nbytes
-            self._count(worker)
+            if buffer >= self._first[worker]:
+                self._held[worker] -= spec.nbytes
+                self._count(worker)
 
     def _flush_frees(self) -> None:
         for worker, frees in enumerate(self._frees):
@@ -462,6 +550,8 @@ class Client:
             trace = Trace([each.lies for each in inputs])
             trace.outputs = tuple(build(trace, range(len(inputs))))
             ready = self._programs[place] = self._define(trace)
+        elif ready.era != self._era:  # it tells of workers that were lost
+            ready = self._programs[place] = self._define(ready.trace)
         return self._run(ready, inputs)
 
     def _define(self, trace: Trace) -> Ready:
@@ -478,7 +568,7 @@ class Client:
         gangs = [list(each.workers) for each in calls]
         functions = [each.function for each in calls]
         self._tell_host(wire.DefineGangs(number, gangs, functions))
-        return Ready(number, trace, steps, len(calls))
+        return Ready(number, trace, steps, len(calls), self._era)
 
     def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
         self._check_open()
@@ -546,8 +636,11 @@ class Client:
 class Ready:
     """A program as the workers know it."""
 
-    def __init__(self, number: int, trace: Trace, steps: dict[int, Any], operations: int) -> None:
+    def __init__(
+        self, number: int, trace: Trace, steps: dict[int, Any], operations: int, era: int
+    ) -> None:
         self.number, self.trace, self.steps, self.operations = number, trace, steps, operations
+        self.era = era
         calls = trace.calls()
         # By worker: its last operation, counted from the program's first.
         self.last = {worker: i for i, each in enumerate(calls) for worker in each.workers}
@@ -560,10 +653,8 @@ class Slice:
 
     def __init__(self, client: Client, number: int, workers: tuple[int, ...]) -> None:
         self.client, self.number, self.workers = client, number, workers
-        slots = [client._slots[worker] for worker in workers]
-        for rank, worker in enumerate(workers):
-            told = wire.DefineSlice(number, rank, slots, f"slice{number}")
-            client._tell(worker, told)
+        client._slices[number] = workers
+        client._define_slice(number)
 
     @property
     def size(self) -> int:
@@ -602,7 +693,7 @@ class Slice:
                 else:
                     send(client.parcels, names[shard], part)
         except BaseException as error:
-            client._let_go(lies)
+            client._let_go(number, lies)
             for name in names:
                 client._drop(name)
             if isinstance(error, OSError):
@@ -661,6 +752,13 @@ class ShardedBuffer:
     def _live(self) -> ShardedBuffer:
         if not self.number:
             raise InputError("the buffer was freed; keep it until its last use")
+        for worker in self.lies.workers:
+            if self.number < self._client._first[worker]:
+                device = self._client.devices[worker]
+                raise WorkerLostError(
+                    f"the buffer had a shard on device {device}, whose worker has ended since; put "
+                    "or compute it again"
+                )
         return self
 
     def __del__(self) -> None:
@@ -716,8 +814,9 @@ class Function:
         self._number = self._client._next("function")
         self._single: dict[Any, bool] = {}  # by the inputs: it returns one tensor, and no tuple
         self._outlines: dict[Any, tuple[list[Lies], bool, int]] = {}
+        told = wire.DefineFunction(self._number, where.number, called)
+        self._client._functions[self._number] = told
         for worker in where.workers:
-            told = wire.DefineFunction(self._number, where.number, called)
             self._client._tell(worker, told)
 
     @property

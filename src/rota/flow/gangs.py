@@ -13,7 +13,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from rota.errors import FlowError
-from rota.flow.functions import Shard, group_from
+from rota.flow.functions import Shard, drop_group, group_from
 
 TIMEOUT = timedelta(seconds=300)
 LOOK_EVERY_S = 0.05  # while the others have not come
@@ -41,7 +41,7 @@ class Gang:
         if self._broken:
             raise FlowError(
                 "an operation on this slice failed on one of its devices before, and its shards "
-                "can't work together any more; make a new slice"
+                "can't work together any more; call client.recover(), or make a new slice"
             )
         if self._shard is None:
             before = _sockets()
@@ -86,6 +86,12 @@ class Gang:
         self._broken = True
         for descriptor, name in self._sockets.items():
             _hang_up(descriptor, name)
+
+    def end(self) -> None:
+        """Let go of the group: its workers meet anew, as another gang."""
+        if self._shard is not None and self.size > 1:
+            drop_group(self._shard.group)
+            self._shard, self._broken = None, True
 
 
 def _sockets() -> dict[int, str]:

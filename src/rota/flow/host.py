@@ -110,6 +110,7 @@ class Member:
         self.memory_bytes = 0  # at most held on a device
         self.slices: list[list[int]] = []  # the workers of each slice that it has used
         self.limit: Limit | None = None  # of its operations
+        self.lost: list[int] | None = None  # the slots for which it asks for new workers
 
     def define(self, message: wire.DefineGangs) -> None:
         """The client tells of a program. Raises FlowError for one that can't be."""
@@ -337,6 +338,8 @@ class Host:
         page, island = self._page, self._island
         for member in list(self._members.values()):
             self._take_runs(member)
+            if member.lost is not None and not (member.gone or member.away or member.leaves):
+                self._recover(member, member.lost)
         if self._memory.waits:
             self._settle_memory()
         for slot, place in self._places.items():
@@ -569,7 +572,9 @@ class Host:
         if member.leaves:  # not gone yet: it stays
             member.leaves, member.settled = False, True
             self._pause(member)
-        if devices == list(member.slots.values()):  # they are there, or on their way
+        if devices == [
+            member.slots[slot] for slot in member.order
+        ]:  # they are there, or on their way
             return
         if member.comes:
             self._take_off(member)
@@ -780,6 +785,8 @@ class Host:
                 else:
                     wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
                     self._memory.want(member.number, wanted)
+            case wire.Recover():
+                member.lost = message.slots
 
     def _take_runs(self, member: Member) -> None:
         """Take note of what a client runs by now."""
@@ -834,8 +841,8 @@ class Host:
         try:
             member.parcels.mkdir(mode=0o700)
             member.runs = Log(member.parcels / LOG, make=True)
-            for device in devices:
-                self._start(member, device, opened)
+            for worker, device in enumerate(devices):
+                self._start(member, worker, device, opened)
             member.memory_bytes = min(memory_bytes or self._memory_bytes, self._memory_bytes)
             for device, slot in member.slot_on.items():
                 self._memory.join(member.number, slot, device, member.memory_bytes)
@@ -893,7 +900,7 @@ class Host:
             load[place.device] += 1
         return sorted(sorted(range(self._devices), key=lambda each: (load[each], each))[:wanted])
 
-    def _start(self, member: Member, device: int, opened: list[socket.socket]) -> None:
+    def _start(self, member: Member, worker: int, device: int, opened: list[socket.socket]) -> None:
         """Fork a worker. Raises OSError."""
         slot = next(i for i in range(1, SLOTS) if i not in self._places and i not in self._dead)
         self._page.clear(slot, device)
@@ -903,7 +910,7 @@ class Host:
         self._bells.own(slot)  # it is open from now on, so that no ring is lost
         ours, theirs = socket.socketpair()
         opened.append(ours)
-        parent, worker = os.getpid(), len(member.order)
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             for each in opened:
@@ -912,11 +919,53 @@ class Host:
         theirs.close()
         os.setpgid(pid, pid)
         place = self._places[slot] = Place(slot, member, pid)
-        member.order.append(slot)
+        member.order[worker : worker + 1] = [slot]
         member.slots[slot] = device
         if device >= 0:
             member.slot_on[device] = slot
         self._watch(place.process, lambda: self._lose(place))
+
+    def _recover(self, member: Member, lost: Sequence[int]) -> None:
+        """Start workers in place of a client's lost ones, which are those and all that have ended.
+
+        All that it has run is over, by its own word; or it is refused.
+        """
+        member.lost = None
+        for slot in member.slots.keys() & set(lost):
+            self._lose(self._places[slot])
+        self._prune(member)
+        if member.log:
+            self._refuse(member, "recover: operations of this client are not over")
+            return
+        slots, error = dict[int, int](), None
+        opened: list[socket.socket] = []
+        try:
+            for worker, slot in enumerate(member.order):
+                if not self._places[slot].gone:
+                    continue
+                if len(self._places.keys() | self._dead) >= SLOTS - 1:
+                    raise OSError(f"it has {SLOTS - 1} workers at most")
+                device = member.slots[slot]
+                self._start(member, worker, device, opened)
+                slots[slot] = member.order[worker]
+                if device >= 0:
+                    self._memory.join(member.number, slots[slot], device, member.memory_bytes)
+                del self._places[slot], member.slots[slot]
+        except OSError as problem:
+            error = f"the island has no room for a worker: {problem}"
+        member.whole = not any(self._places[slot].gone for slot in member.slots)
+        if slots:  # the island forgets what it knew of the lost ones
+            self._island.leave(member.number)
+            self._island.join(member.number, member.weight, member.slot_on)
+            for slot in member.order:
+                self._places[slot].ready = 0
+            self._pause(member)
+        descriptors = [each.fileno() for each in opened[: len(slots)]]
+        with contextlib.suppress(OSError):  # it is gone, which the next look shows
+            answer = wire.encoded(wire.Recovered(slots, error))
+            socket.send_fds(member.connection, [answer], descriptors)
+        for each in opened:
+            each.close()
 
     def let_go(self) -> None:
         """In a worker: close all that is the host's or of other clients."""
@@ -937,7 +986,7 @@ class Host:
     def _lose(self, place: Place) -> None:
         """A worker has ended: whoever has turns, operations or parcels with it goes on.
 
-        Its slot is not given to another one before its client has left.
+        Its slot is not given to another one before its client has left, or has another for it.
         """
         if place.gone:  # a moment ago, with its client
             return

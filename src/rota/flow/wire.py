@@ -229,14 +229,30 @@ class Lost(Struct, array_like=True, tag=45):
     operation: int = 0
 
 
-class Placed(Struct, array_like=True, tag=48):
+class Placed(Struct, array_like=True, tag=50):
     """The client's workers are on these devices now; -1 for one that has none."""
 
     devices: list[int]
 
 
-ToHost = Hello | DefineGangs | Want
-FromHost = Welcome | Refused | Lost | Given | Placed
+class Recover(Struct, array_like=True, tag=48):
+    """A client asks for workers in place of the lost ones in these slots; it runs nothing now."""
+
+    slots: list[int]
+
+
+class Recovered(Struct, array_like=True, tag=49):
+    """The slots of new workers by those of the lost ones; their sockets come with it.
+
+    ``error`` says why not all could be started.
+    """
+
+    slots: dict[int, int]
+    error: str | None = None
+
+
+ToHost = Hello | DefineGangs | Want | Recover
+FromHost = Welcome | Refused | Lost | Given | Placed | Recovered
 
 _encoder = msgspec.msgpack.Encoder()
 

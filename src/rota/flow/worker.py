@@ -220,7 +220,12 @@ class Worker:
 
         meeting = self._parcels / message.meeting
         gang = Gang(message.rank, message.slots, meeting, lost)
-        self._gangs[message.slice] = gang
+        before, self._gangs[message.slice] = self._gangs.get(message.slice), gang
+        if before is not None:
+            before.end()
+            for function in self._functions.values():
+                if function.gang is before:
+                    function.gang = gang
 
     def _is_lost(self, slot: int) -> bool:
         return self._page.of(slot, READY) == GONE
