@@ -119,6 +119,13 @@ def sums(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(found)
 
 
+def positive(x: torch.Tensor) -> torch.Tensor:
+    """True if a shard's sum is above 0."""
+    total = x.sum()
+    dist.all_reduce(total, dist.ReduceOp.MAX, group=flow.shard().group)
+    return total > 0
+
+
 # -- that are wrong --------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from rota import flow
 from rota.flow.layout import Layout
 
 HERE = "support.flow_functions"
+Body = Callable[[Any, Any], Any]  # of a backend and an array
 DTYPES = (torch.float64, torch.int64, torch.float32, torch.int32)
 
 
@@ -62,6 +63,9 @@ class Interpreter:
             whole = torch.cat(value.shards, value.layout.dim)
         return self.put(whole, where, layout)
 
+    def cond(self, predicate: Array, yes: Body, no: Body, value: Array) -> Array:
+        return (yes if bool(predicate.shards[0]) else no)(self, value)
+
     def traced(self, body: Callable[..., list[Any]], inputs: Sequence[Array]) -> list[Array]:
         return body(self, *inputs)
 
@@ -96,6 +100,7 @@ _FUNCTIONS: dict[str, Callable[..., list[list[torch.Tensor]]]] = {
     "plus_total": _plus(_summed),
     "plus_largest": _plus(lambda x: torch.stack([each.sum() for each in x]).max()),
     "plus_first": _plus(lambda x: x[0].sum()),
+    "positive": lambda x: [[torch.stack([each.sum() for each in x]).max() > 0 for _ in x]],
     "sums": lambda x: [[torch.stack([each.sum() for each in x]) for _ in x]],
 }
 PLAIN = ("scaled", "doubled_ranks", "added", "two")
@@ -123,6 +128,9 @@ class OnIsland:
     def to(self, value: Any, where: int, layout: Layout) -> Any:
         return value.to(self.slices[where], layout)
 
+    def cond(self, predicate: Any, yes: Body, no: Body, value: Any) -> Any:
+        return flow.cond(predicate, lambda x: yes(self, x), lambda x: no(self, x), value)
+
     def traced(self, body: Callable[..., list[Any]], inputs: Sequence[Any]) -> list[Any]:
         program = self.client.program(lambda *values: tuple(body(self, *values)))
         return list(program(*inputs))
@@ -148,7 +156,7 @@ class RandomClient:
 
     def step(self) -> None:
         """Take one step."""
-        kinds = {"put": 2, "call": 6, "to": 2, "program": 2, "free": 2, "fetch": 0.5}
+        kinds = {"put": 2, "call": 6, "to": 2, "cond": 1, "program": 2, "free": 2, "fetch": 0.5}
         if not self.pairs:
             kinds = {"put": 1}
         [kind] = self.draw.choices(list(kinds), list(kinds.values()))
@@ -237,6 +245,55 @@ class RandomClient:
         inputs = [first, draw.choice(alike)] if name in ("added", "two") else [first]
         return inputs, lambda backend, *given: backend.call(name, where, out, *given)
 
+    def _cond(self) -> None:
+        used, step = self._drawn_cond([each.right for each in self.pairs])
+        real = step(self.island, *(self.pairs[each].real for each in used))
+        right = step(self.right, *(self.pairs[each].right for each in used))
+        self.pairs += map(Pair, real, right)
+
+    def _drawn_cond(self, values: Sequence[Array]) -> tuple[list[int], Callable[..., list[Any]]]:
+        """A random choice: the places of what decides and of what is changed, and what it does."""
+        used = [self.draw.randrange(len(values)) for _ in range(2)]
+        decides, changed = (values[each] for each in used)
+        chosen = self._chosen(decides, changed, 0)
+        return used, lambda backend, *given: [chosen(backend, *given)]
+
+    def _chosen(self, decides: Array, changed: Array, depth: int) -> Callable[..., Any]:
+        branches = [self._branch(changed, depth) for _ in range(2)]
+
+        def step(backend: Any, decides_now: Any, changed_now: Any) -> Any:
+            where, out = decides.slice, flow.Replicated()
+            [predicate] = backend.call("positive", where, out, decides_now)
+            return backend.cond(predicate, *branches, changed_now)
+
+        return step
+
+    def _branch(self, value: Array, depth: int) -> Body:
+        """Random steps after which an array has the shape, type and layout of before."""
+        draw, where, out = self.draw, value.slice, value.layout
+        steps: list[Body] = []
+        for _ in range(draw.randint(0, 3)):
+            if draw.random() < 0.2 and depth < 2:
+                inner = self._chosen(value, value, depth + 1)
+                steps.append(lambda backend, x, inner=inner: inner(backend, x, x))
+            elif not isinstance(out, flow.Each) and draw.random() < 0.3:
+                [there] = self._drawn_move(value)(self.right, value)
+                steps.append(
+                    lambda backend, x, there=there: backend.to(
+                        backend.to(x, there.slice, there.layout), where, out
+                    )
+                )
+            else:
+                name = draw.choice(("scaled", "plus_largest", "plus_first"))
+                steps.append(lambda backend, x, name=name: backend.call(name, where, out, x)[0])
+
+        def body(backend: Any, x: Any) -> Any:
+            for step in steps:
+                x = step(backend, x)
+            return x
+
+        return body
+
     def _program(self) -> None:
         """Trace a program of several calls and moves, and run it; or run one of before again."""
         draw = self.draw
@@ -248,6 +305,8 @@ class RandomClient:
             if draw.random() < 0.3:
                 used = [draw.randrange(len(values))]
                 step = self._drawn_move(values[used[0]])
+            elif draw.random() < 0.2:
+                used, step = self._drawn_cond(values)
             else:
                 used, step = self._drawn_call(values)
             values += step(self.right, *(values[each] for each in used))

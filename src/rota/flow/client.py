@@ -48,7 +48,7 @@ from rota.flow.page import (
     Log,
     Page,
 )
-from rota.flow.program import Call, Lies, Trace, extra_bytes, lowered
+from rota.flow.program import Call, Choose, Lies, Trace, extra_bytes, lowered
 from rota.live.wire.island import FOLDER, KEY
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class Client:
             ("operation", "buffer", "program", "slice", "function", "request"), 0
         )
         self._programs: dict[Any, Ready] = {}
+        self._conds: dict[Any, Program] = {}  # outside of programs, by their branches
         self._first = [0] * len(self._workers)  # buffers of before were lost
         self._last = [0] * len(self._workers)  # the last operation that was called on each
         self._before = [0] * len(self._workers)  # the one before its first
@@ -833,7 +834,7 @@ class Function:
             self._single[key] = is_single
             outputs = tuple(trace.add(each) for each in lies)
             call = (self._number, self.name, self._slice.workers, tuple(here), outputs, most_bytes)
-            trace.nodes.append(Call(*call))
+            trace.nodes.append(Call(*call, when=trace.when))
             return outputs
 
         key = tuple(each.lies for each in arguments if isinstance(each, ShardedBuffer | Traced))
@@ -897,18 +898,22 @@ class Program:
             trace.name = trace.name or f"{self._name}: "
             returned = self._function(*(Traced(self._client, trace, each) for each in values))
             self._single[key] = not isinstance(returned, tuple | list)
-            outputs = [returned] if self._single[key] else list(returned)
-            for each in outputs:
-                if not isinstance(each, Traced) or each.trace is not trace:
-                    raise InputError(
-                        f"a program returned {each!r}; return what its functions gave, alone or "
-                        "in a tuple"
-                    )
-            return [each.value for each in outputs]
+            return _returned("a program", trace, returned)
 
         key = tuple(each.lies for each in arguments if isinstance(each, ShardedBuffer | Traced))
         made = self._client._apply(("program", self._number), arguments, build)
         return made[0] if self._single[key] else tuple(made)
+
+
+def _returned(who: str, trace: Trace, returned: Any) -> list[int]:
+    """The values that a traced function has returned. Raises InputError for anything else."""
+    outputs = list(returned) if isinstance(returned, tuple | list) else [returned]
+    for each in outputs:
+        if not isinstance(each, Traced) or each.trace is not trace:
+            raise InputError(
+                f"{who} returned {each!r}; return what its functions gave, alone or in a tuple"
+            )
+    return [each.value for each in outputs]
 
 
 def _moved(client: Client, value: Any, where: Slice, layout: Layout | None) -> Any:
@@ -1100,3 +1105,81 @@ def repeat(times: int, body: Callable[..., Any], *values: Any) -> Any:
         given = body(*values)
         values = given if isinstance(given, tuple) else (given,)
     return values[0] if len(values) == 1 else values
+
+
+def cond(predicate: Any, yes: Callable[..., Any], no: Callable[..., Any], *values: Any) -> Any:
+    """``yes`` of the values if the predicate, an array of one element, is not 0; else ``no``.
+
+    Both are traced, and only one is computed. Raises InputError unless both give the same shapes,
+    types and layouts on the same devices.
+    """
+    if isinstance(predicate, Traced):
+        return _either(predicate, yes, no, values)
+    if not isinstance(predicate, ShardedBuffer):
+        raise InputError(
+            f"cond: the predicate is a {type(predicate).__name__}; give a buffer of one element"
+        )
+
+    def either(predicate: Any, *values: Any) -> Any:
+        return cond(predicate, yes, no, *values)
+
+    client = predicate._client
+    program = client._conds.setdefault((yes, no), Program(client, either))
+    return program(predicate, *values)
+
+
+def _either(
+    predicate: Traced, yes: Callable[..., Any], no: Callable[..., Any], values: Sequence[Any]
+) -> Any:
+    client, trace, lies = predicate._client, predicate.trace, predicate.lies
+    if isinstance(lies.layout, Each) and len(lies.workers) > 1:
+        raise InputError("cond: the predicate's shards are no parts of a whole; say its layout")
+    if _product(lies.shape) != 1:
+        raise InputError(f"cond: the predicate has the shape {lies.shape}; it has one element")
+    at, before, single, branches = len(trace.nodes), trace.when, [], []
+    holds = trace.add(lies)
+    try:
+        for wanted, body in ((True, yes), (False, no)):
+            trace.when = (*before, (holds, wanted))
+            returned = body(*values)
+            single.append(not isinstance(returned, tuple | list))
+            branches.append(_returned("a branch of cond", trace, returned))
+        lay = [[trace.values[each] for each in branch] for branch in branches]
+        if single[0] != single[1] or len(lay[0]) != len(lay[1]):
+            counts = [
+                "one array" if alone else f"a tuple of {len(branch)}"
+                for alone, branch in zip(single, lay, strict=True)
+            ]
+            raise InputError(
+                f"cond: yes gives {counts[0]}, and no {counts[1]}; both must give the same"
+            )
+        for i, (one, other) in enumerate(zip(*lay, strict=True)):
+            if difference := _difference(client, one, other):
+                raise InputError(f"cond: output {i} {difference}; both must give the same")
+    except BaseException:
+        del trace.nodes[at:]
+        raise
+    finally:
+        trace.when = before
+    trace.bring(predicate.value, holds, at, branches[0])
+    made = []
+    for one, other in zip(*branches, strict=True):
+        target = trace.add(trace.values[one])
+        trace.nodes.append(Choose(holds, one, other, target))
+        made.append(Traced(client, trace, target))
+    return made[0] if single[0] else tuple(made)
+
+
+def _difference(client: Client, yes: Lies, no: Lies) -> str | None:
+    """How two arrays differ, if they do."""
+    devices = [[client.devices[worker] for worker in each.workers] for each in (yes, no)]
+    types = [each.specs[0].dtype for each in (yes, no)]
+    for what, one, other in (
+        ("is on devices", *devices),
+        ("has the layout", yes.layout, no.layout),
+        ("has the type", *types),
+        ("has the shape", yes.shape, no.shape),
+    ):
+        if one != other:
+            return f"{what} {one} by yes, and {other} by no"
+    return None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rota.flow import wire
 from rota.flow.functions import Spec
-from rota.flow.layout import Layout, Piece, pieces, whole_shape
+from rota.flow.layout import Layout, Piece, Replicated, pieces, whole_shape
 
 
 class Lies(NamedTuple):
@@ -37,6 +37,7 @@ class Call(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     extra_bytes: int  # that it needs of a device besides inputs and outputs
+    when: tuple[tuple[int, bool], ...] = ()  # predicates, and as which of them it runs
 
 
 class Transfer(NamedTuple):
@@ -46,13 +47,23 @@ class Transfer(NamedTuple):
     target: int
 
 
+class Choose(NamedTuple):
+    """A value is one of two others, by a predicate that all of its workers have."""
+
+    predicate: int
+    yes: int
+    no: int
+    target: int
+
+
 class Trace:
     """Values in the order in which they come to be, the inputs first, and what makes them."""
 
     def __init__(self, inputs: Sequence[Lies]) -> None:
         self.values: list[Lies] = list(inputs)
         self.inputs = len(inputs)
-        self.nodes: list[Call | Transfer] = []
+        self.nodes: list[Call | Transfer | Choose] = []
+        self.when: tuple[tuple[int, bool], ...] = ()  # the branches that are being traced
         self.outputs: tuple[int, ...] = ()
         self.name = ""  # the program's, before the names of its operations
 
@@ -66,6 +77,21 @@ class Trace:
         target = self.add(lies)
         self.nodes.append(Transfer(source, target))
         return target
+
+    def bring(self, predicate: int, holds: int, at: int, results: Sequence[int]) -> None:
+        """Have a predicate, as the value ``holds``, where nodes from ``at`` on and results are.
+
+        All have it from one shard, so that they agree whatever the others are.
+        """
+        lies = self.values[predicate]
+        spec = Spec(lies.shape, lies.specs[0].dtype)
+        workers = {worker for each in results for worker in self.values[each].workers}
+        for node in self.nodes[at:]:
+            workers |= set(node.workers if isinstance(node, Call) else ())
+        where = tuple(sorted(workers))
+        self.values[holds] = Lies(0, where, Replicated(), (spec,) * len(where))
+        first = self.add(Lies(0, lies.workers[:1], Replicated(), (spec,)))
+        self.nodes[at:at] = [Transfer(predicate, first), Transfer(first, holds)]
 
     def calls(self) -> list[Call]:
         """The gang operations, in order."""
@@ -111,7 +137,9 @@ def _last_uses(trace: Trace) -> dict[int, list[int]]:
     """The values that nobody uses after a node, by node."""
     last: dict[int, int] = {}
     for number, node in enumerate(trace.nodes):
-        used = (*node.inputs, *node.outputs) if isinstance(node, Call) else node
+        used: tuple[int, ...] = node if not isinstance(node, Call) else ()
+        if isinstance(node, Call):
+            used = (*node.inputs, *node.outputs, *(value for value, _ in node.when))
         last |= dict.fromkeys(used, number)
     found: dict[int, list[int]] = {}
     for value, number in last.items():
@@ -139,8 +167,11 @@ class _Lowering:
                 if self._worker in node.workers:
                     self._call(node, offset)
                 offset += 1
-            else:
+            elif isinstance(node, Transfer):
                 self._transfer(node)
+            elif self._has(node.target):
+                own = [self._registers[each] for each in node[:3]]
+                self._steps.append(wire.Choose(self._register(node.target), *own))
             over = [self._registers[v] for v in last.get(number, ()) if v in self._registers]
             if over:
                 self._steps.append(wire.Discard(over))
@@ -156,7 +187,8 @@ class _Lowering:
     def _call(self, node: Call, offset: int) -> None:
         inputs = [self._registers[each] for each in node.inputs]
         outputs = [self._register(each) for each in node.outputs]
-        self._steps.append(wire.Compute(node.function, offset, inputs, outputs))
+        when = [(self._registers[value], wanted) for value, wanted in node.when]
+        self._steps.append(wire.Compute(node.function, offset, inputs, outputs, when))
 
     def _transfer(self, node: Transfer) -> None:
         source, target = (self._trace.values[each] for each in node)

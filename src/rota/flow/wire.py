@@ -27,12 +27,16 @@ PACKED_BYTES = 1 << 16  # a tensor that is not larger goes with the message
 
 
 class Compute(Struct, array_like=True, tag=0):
-    """One gang operation, the ``offset``-th of its program; registers in, registers out."""
+    """One gang operation, the ``offset``-th of its program; registers in, registers out.
+
+    It runs only if each of the predicates in the registers ``when`` is as wanted.
+    """
 
     function: int
     offset: int
     inputs: list[int]
     outputs: list[int]
+    when: list[tuple[int, bool]] = []
 
 
 class Region(Struct, array_like=True):
@@ -71,7 +75,16 @@ class Discard(Struct, array_like=True, tag=3):
     registers: list[int]
 
 
-Step = Compute | Send | Receive | Discard
+class Choose(Struct, array_like=True, tag=4):
+    """A register becomes one of two others, by the predicate in a third one."""
+
+    register: int
+    predicate: int
+    yes: int
+    no: int
+
+
+Step = Compute | Send | Receive | Discard | Choose
 
 
 # -- from a client to a worker -------------------------------------------------------------------

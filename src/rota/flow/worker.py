@@ -62,6 +62,9 @@ class Poison(NamedTuple):
     text: str
 
 
+SKIPPED = "skipped"  # the kind of what was not computed: it is in a branch that was not taken
+
+
 class Function:
     """A function on a slice, as this worker has found it."""
 
@@ -280,6 +283,11 @@ class Worker:
                     self._receive(running, step)
                 case wire.Send():
                     self._send(running, step)
+                case wire.Choose():
+                    holds = running.registers[step.predicate]
+                    if not isinstance(holds, Poison):
+                        holds = running.registers[step.yes if bool(holds) else step.no]
+                    running.registers[step.register] = holds
                 case wire.Discard():
                     for register in step.registers:
                         running.registers[register] = None
@@ -312,11 +320,14 @@ class Worker:
         self._page.tell(self._slot, PRESENT, running.number + step.offset)
         function, label = self._functions[step.function], running.program.labels[step.offset]
         inputs = [running.registers[each] for each in step.inputs]
-        poison = next((each for each in inputs if isinstance(each, Poison)), None)
+        poison = self._barred(running, step) if step.when else None
+        if poison is None:
+            poison = next((each for each in inputs if isinstance(each, Poison)), None)
         if poison is None:
             outputs = self._called(function, inputs, label, len(step.outputs))
         else:
-            function.gang.leave()  # the others of the gang are not to wait for this one
+            if poison.kind != SKIPPED:  # the others of the gang are not to wait for this one
+                function.gang.leave()
             outputs = [poison] * len(step.outputs)
         if os.getpid() != self._process:  # the function has forked, and returned twice
             os._exit(1)
@@ -324,9 +335,20 @@ class Worker:
             running.registers[register] = value
         spent_ns = time.monotonic_ns() - began_ns
         self._page.tell(self._slot, SPENT_NS, self._page.of(self._slot, SPENT_NS) + spent_ns)
-        self._learn(step.function, function, spent_ns)
+        if poison is None or poison.kind != SKIPPED:
+            self._learn(step.function, function, spent_ns)
         self._page.tell(self._slot, FINISHED, running.number + step.offset)
         self._pass_on()
+
+    def _barred(self, running: Running, step: wire.Compute) -> Poison | None:
+        """What an operation gives that is not to run, as it is in a branch that is not taken."""
+        for register, wanted in step.when:
+            holds = running.registers[register]
+            if isinstance(holds, Poison):
+                return holds
+            if bool(holds) != wanted:
+                return Poison(SKIPPED, "it is of a branch of flow.cond that was not taken")
+        return None
 
     def _may_run(self, number: int) -> bool:
         """Whether an operation may begin: by the grant, by what is left of it, or by a turn."""
