@@ -231,3 +231,31 @@ def test_shares_of_a_device_come_from_the_order_also_when_clients_come_and_idle(
         each.client.close()
     for gate in gates:
         gate.close()
+
+
+def test_nobody_has_a_turn_beside_a_client_with_a_grant(island, gate):
+    """Whoever comes first to the host: the operation of another one, or its worker's being ready."""
+    holder, other = Weighted(island, "h", 1.0), Weighted(island, "a", 1.0)
+    other.submit(1)
+    other.client.wait()
+
+    def stands() -> bool:
+        holder.submit(1)
+        holder.client.wait()
+        return island.page.standing(0) == holder.client._slots[0]
+
+    until(stands, "it has a grant")
+    holder.hold(gate)
+    island.host.suspend()
+    try:
+        issued, ready = island.page.issued(0), island.ready(other.client, 0)
+        other.submit(1)
+        until(lambda: island.ready(other.client, 0) > ready, "its worker is ready")
+    finally:
+        island.host.resume()
+    until(lambda: island.page.standing(0) == 0, "the grant is taken back")
+    assert island.page.issued(0) == issued
+    gate.open()
+    for each in (holder, other):
+        each.client.wait()
+        each.client.close()

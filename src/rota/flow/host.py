@@ -340,6 +340,9 @@ class Host:
             self._take_runs(member)
             if member.lost is not None and not (member.gone or member.away or member.leaves):
                 self._recover(member, member.lost)
+        for member in list(self._members.values()):  # before another one has a turn there
+            if member.stands and any(map(self._has_called, member.beside)):
+                self._revoke(member)
         if self._memory.waits:
             self._settle_memory()
         for slot, place in self._places.items():
@@ -441,14 +444,16 @@ class Host:
                     return
             member.over()
 
+    def _has_called(self, member: Member) -> bool:
+        """True if something of a client is not over."""
+        self._prune(member)
+        return bool(member.log)
+
     def _settle_grants(self) -> bool:
-        """Give and take back grants; True if it must be looked again soon."""
+        """Give grants; True if it must be looked again soon."""
         members = list(self._members.values())
         for member in members:
             self._prune(member)
-        for member in members:
-            if member.stands and any(each.log for each in member.beside):
-                self._revoke(member)
         if not self._barrier.works:
             return False
         soon = False
