@@ -234,7 +234,7 @@ def test_shares_of_a_device_come_from_the_order_also_when_clients_come_and_idle(
 
 
 def test_nobody_has_a_turn_beside_a_client_with_a_grant(island, gate):
-    """Whoever comes first to the host: the operation of another one, or its worker's being ready."""
+    """Also if the worker of the other one is ready before the host has heard of its operation."""
     holder, other = Weighted(island, "h", 1.0), Weighted(island, "a", 1.0)
     other.submit(1)
     other.client.wait()
