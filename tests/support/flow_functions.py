@@ -126,6 +126,19 @@ def positive(x: torch.Tensor) -> torch.Tensor:
     return total > 0
 
 
+# -- whose shapes depend on data -------------------------------------------------------------------
+
+
+def above_zero(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0]
+
+
+def counted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The different elements, and how often each is there."""
+    values, counts = x.unique(return_counts=True)
+    return values, counts
+
+
 # -- that are wrong --------------------------------------------------------------------------------
 
 

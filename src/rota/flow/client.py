@@ -487,6 +487,22 @@ class Client:
             raise FlowMemoryError(f"{label}: {self._given.error}")
         self._granted += 1
 
+    def _described(self, buffer: ShardedBuffer, lies: Lies) -> Lies:
+        """How a buffer lies, once it is computed; gives back what it does not take of its memory.
+
+        Raises OperationError, WorkerLostError.
+        """
+        asked = [(each, self._ask(each, wire.Describe, buffer.number)) for each in lies.workers]
+        answers = [self._answer(*each) for each in asked]
+        for answer in answers:
+            if answer.error is not None:
+                raise _problem(answer)
+        specs = tuple(answer.outputs[0] for answer in answers)
+        for worker, spec, before in zip(lies.workers, specs, lies.specs, strict=True):
+            self._held[worker] += spec.nbytes - before.nbytes
+            self._count(worker)
+        return lies._replace(specs=specs, known=True)
+
     def _fetch(self, buffer: ShardedBuffer, shards: Sequence[int]) -> list[torch.Tensor]:
         from rota.flow.parcels import receive, unpack
 
@@ -494,7 +510,7 @@ class Client:
         tensors = []
         try:
             for shard in shards:
-                worker, name = buffer.lies.workers[shard], f"fetch{self._next('request')}"
+                worker, name = buffer._lies.workers[shard], f"fetch{self._next('request')}"
                 asked[self._ask(worker, wire.Fetch, buffer.number, name)] = (worker, name)
             for request in list(asked):
                 worker, name = asked[request]
@@ -666,9 +682,11 @@ class Slice:
         self,
         function: Callable[..., Any] | str,
         out: Layout | Sequence[Layout] | None = None,
+        *,
+        most_bytes: int | None = None,
     ) -> Function:
         """Compile a function for this slice; see :class:`Function`. Raises InputError."""
-        return Function(self, named(function), out)
+        return Function(self, named(function), out, most_bytes)
 
     def put(self, tensor: torch.Tensor, layout: Layout | None = None) -> ShardedBuffer:
         """Bring an array onto the slice: replicated, or split along a dimension."""
@@ -710,23 +728,30 @@ class ShardedBuffer:
     """An array on a slice, which may not be computed yet: one handle, whatever its shards."""
 
     def __init__(self, client: Client, number: int, lies: Lies) -> None:
-        self._client, self.number, self.lies = client, number, lies
+        self._client, self.number, self._lies = client, number, lies
+
+    @property
+    def lies(self) -> Lies:
+        """Where and how it lies. Waits if its shape depends on data; raises as result()."""
+        if not self._lies.known:
+            self._lies = self._client._described(self._live(), self._lies)
+        return self._lies
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The logical array's, or each shard's if there is none."""
+        """The logical array's, or each shard's if there is none. Waits if it depends on data."""
         return self.lies.shape
 
     @property
     def layout(self) -> Layout:
         """How it lies on its shards."""
-        return self.lies.layout
+        return self._lies.layout
 
     def result(self) -> torch.Tensor:
         """Wait for the whole array. Raises OperationError, WorkerLostError; InputError for Each."""
         import torch
 
-        lies, layout = self.lies, self.lies.layout
+        lies, layout = self._lies, self._lies.layout
         if isinstance(layout, Each) and len(lies.workers) > 1:
             raise InputError(
                 f"result: the {len(lies.workers)} shards are no parts of a whole; take .shards(), "
@@ -738,7 +763,7 @@ class ShardedBuffer:
 
     def shards(self) -> list[torch.Tensor]:
         """Wait for all shards. Raises OperationError, WorkerLostError."""
-        return self._client._fetch(self._live(), range(len(self.lies.workers)))
+        return self._client._fetch(self._live(), range(len(self._lies.workers)))
 
     def to(self, where: Slice, layout: Layout | None = None) -> ShardedBuffer:
         """The same array on a slice, in a layout (its own). Raises InputError."""
@@ -748,12 +773,12 @@ class ShardedBuffer:
         """Let go of it now, and not when the last reference is gone."""
         if self.number:
             number, self.number = self.number, 0
-            self._client._free(number, self.lies)
+            self._client._free(number, self._lies)
 
     def _live(self) -> ShardedBuffer:
         if not self.number:
             raise InputError("the buffer was freed; keep it until its last use")
-        for worker in self.lies.workers:
+        for worker in self._lies.workers:
             if self.number < self._client._first[worker]:
                 device = self._client.devices[worker]
                 raise WorkerLostError(
@@ -803,11 +828,22 @@ class Function:
     It runs on all shards together, and knows which it has by :func:`rota.flow.shard`. An argument
     that is on another slice is brought here in its layout. ``out`` is the layout of its outputs:
     one for all, or one each; shards of outputs that nothing is said of are no parts of a whole.
+
+    With ``most_bytes`` the shapes of outputs may depend on data. An output takes at most so much of
+    a device, and a call as much again in between, which is counted before the call. There is one
+    output, or as many as ``out`` has layouts.
     """
 
     def __init__(
-        self, where: Slice, called: Named, out: Layout | Sequence[Layout] | None = None
+        self,
+        where: Slice,
+        called: Named,
+        out: Layout | Sequence[Layout] | None = None,
+        most_bytes: int | None = None,
     ) -> None:
+        if most_bytes is not None and most_bytes < 0:
+            raise InputError(f"most_bytes is {most_bytes}: give bytes, 0 or more")
+        self._most_bytes = most_bytes
         self._slice, self._named = where, called
         self._out: Layout | Sequence[Layout]
         self._out = out if out is not None else Each() if where.size > 1 else Replicated()
@@ -815,7 +851,7 @@ class Function:
         self._number = self._client._next("function")
         self._single: dict[Any, bool] = {}  # by the inputs: it returns one tensor, and no tuple
         self._outlines: dict[Any, tuple[list[Lies], bool, int]] = {}
-        told = wire.DefineFunction(self._number, where.number, called)
+        told = wire.DefineFunction(self._number, where.number, called, most_bytes)
         self._client._functions[self._number] = told
         for worker in where.workers:
             self._client._tell(worker, told)
@@ -830,13 +866,21 @@ class Function:
 
         def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
             here = [self._brought(trace, each) for each in values]
-            lies, is_single, most_bytes = self._outline([trace.values[each] for each in here])
+            if self._most_bytes is None:
+                lies, is_single, most_bytes = self._outline([trace.values[each] for each in here])
+            else:
+                lies, is_single, most_bytes = self._bounded(self._most_bytes)
             self._single[key] = is_single
             outputs = tuple(trace.add(each) for each in lies)
             call = (self._number, self.name, self._slice.workers, tuple(here), outputs, most_bytes)
             trace.nodes.append(Call(*call, when=trace.when))
             return outputs
 
+        if self._most_bytes is not None and any(isinstance(each, Traced) for each in arguments):
+            raise InputError(
+                f"{self.name} is called in a program, which must know shapes before there are "
+                "data; call it outside, and give the program what it returns"
+            )
         key = tuple(each.lies for each in arguments if isinstance(each, ShardedBuffer | Traced))
         made = self._client._apply(("call", self._number), arguments, build)
         return made[0] if self._single[key] else tuple(made)
@@ -846,6 +890,14 @@ class Function:
         if lies.workers == self._slice.workers:
             return value
         return trace.transfer(value, _elsewhere(lies, self._slice, lies.layout))
+
+    def _bounded(self, most_bytes: int) -> tuple[list[Lies], bool, int]:
+        """As :meth:`_outline`, of outputs of which only the most is known that they take."""
+        single, where = isinstance(self._out, _LAYOUTS), self._slice
+        layouts = [self._out] if isinstance(self._out, _LAYOUTS) else list(self._out)
+        specs = (Spec((most_bytes,), "uint8"),) * where.size
+        lies = [Lies(where.number, where.workers, each, specs, known=False) for each in layouts]
+        return lies, single, most_bytes
 
     def _outline(self, inputs: Sequence[Lies]) -> tuple[list[Lies], bool, int]:
         """How the outputs will lie, whether there is just one, and the memory in between."""

@@ -91,8 +91,8 @@ def outline(
                 raise
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
                 raise InputError(
-                    f"{name} can't be outlined, its outputs' shapes depend on data: give out=..., "
-                    f"or split it ({error}{_where(error)})"
+                    f"{name} can't be outlined, its outputs' shapes depend on data: give "
+                    f"most_bytes=..., or split it ({error}{_where(error)})"
                 ) from error
             except (
                 NotImplementedError,
@@ -100,8 +100,8 @@ def outline(
                 UnsupportedOperatorException,
             ) as error:
                 raise InputError(
-                    f"{name} can't be outlined, fake tensors lack an operation: give its outputs "
-                    f"by out=... ({error}{_where(error)})"
+                    f"{name} can't be outlined, fake tensors lack an operation: give "
+                    f"most_bytes=... ({error}{_where(error)})"
                 ) from error
             except (Exception, SystemExit) as error:
                 given = ", ".join(map(str, specs)) or "no inputs"
@@ -292,4 +292,4 @@ def _advice(error: BaseException) -> str:
         return (
             " (give collectives group=flow.shard().group, and ask flow.shard() for rank and size)"
         )
-    return " (if it does not for real tensors, give its outputs by out=...)"
+    return " (if it does not for real tensors, give most_bytes=...)"

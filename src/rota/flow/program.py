@@ -21,6 +21,7 @@ class Lies(NamedTuple):
     workers: tuple[int, ...]
     layout: Layout
     specs: tuple[Spec, ...]
+    known: bool = True  # otherwise the specs are of what it may take, and it is to be computed
 
     @property
     def shape(self) -> tuple[int, ...]:

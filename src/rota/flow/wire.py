@@ -100,11 +100,12 @@ class DefineSlice(Struct, array_like=True, tag=10):
 
 
 class DefineFunction(Struct, array_like=True, tag=11):
-    """A function on a slice."""
+    """A function on a slice; ``most_bytes`` is what an output of unknown shape may take."""
 
     function: int
     slice: int
     named: Named
+    most_bytes: int | None = None
 
 
 class Outline(Struct, array_like=True, tag=12):
@@ -162,7 +163,25 @@ class Tell(Struct, array_like=True, tag=18):
     request: int
 
 
-ToWorker = DefineSlice | DefineFunction | Outline | DefineProgram | Run | Put | Free | Fetch | Tell
+class Describe(Struct, array_like=True, tag=19):
+    """Answer with the spec of a buffer, once there is one."""
+
+    request: int
+    buffer: int
+
+
+ToWorker = (
+    DefineSlice
+    | DefineFunction
+    | Outline
+    | DefineProgram
+    | Run
+    | Put
+    | Free
+    | Fetch
+    | Tell
+    | Describe
+)
 
 
 # -- from a worker to its client -----------------------------------------------------------------

@@ -21,7 +21,7 @@ import torch
 
 from rota.errors import InputError
 from rota.flow import wire
-from rota.flow.functions import call
+from rota.flow.functions import Spec, call
 from rota.flow.gangs import Gang
 from rota.flow.naming import found
 from rota.flow.outline import outline
@@ -68,8 +68,10 @@ SKIPPED = "skipped"  # the kind of what was not computed: it is in a branch that
 class Function:
     """A function on a slice, as this worker has found it."""
 
-    def __init__(self, call: Callable[..., Any] | None, gang: Gang, error: str) -> None:
-        self.call, self.gang, self.error = call, gang, error
+    def __init__(
+        self, call: Callable[..., Any] | None, gang: Gang, error: str, most_bytes: int | None
+    ) -> None:
+        self.call, self.gang, self.error, self.most_bytes = call, gang, error, most_bytes
         self.runs = self.takes_ns = 0
 
 
@@ -194,6 +196,12 @@ class Worker:
                 self._fetch(first)
             case wire.Tell():
                 self._answer(wire.Answer(first.request))
+            case wire.Describe():
+                value = self._buffers[first.buffer]
+                if isinstance(value, Poison):
+                    self._answer(wire.Answer(first.request, value.text, value.kind))
+                else:
+                    self._answer(wire.Answer(first.request, outputs=[Spec.of(value)]))
         return True
 
     def _look_for_parcels(self) -> None:
@@ -241,7 +249,8 @@ class Worker:
             error = f"{message.named.name} can't be loaded: it exited: {problem!r}"
         except Exception as problem:
             error = str(problem)
-        self._functions[message.function] = Function(call, self._gangs[message.slice], error)
+        gang = self._gangs[message.slice]
+        self._functions[message.function] = Function(call, gang, error, message.most_bytes)
 
     def _outline(self, message: wire.Outline) -> None:
         """Answer what a function would give."""
@@ -393,6 +402,13 @@ class Worker:
             values, _ = call(function.call, inputs, function.gang.shard())
             if len(values) != outputs:
                 raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
+            if (most_bytes := function.most_bytes) is not None:
+                made_bytes = max(each.nbytes for each in values)
+                if made_bytes > most_bytes:
+                    raise InputError(
+                        f"an output of {label} has {made_bytes:,} bytes; its most_bytes is "
+                        f"{most_bytes:,}"
+                    )
             return values
         except _LEAVES as error:
             problem = Poison("raised", f"{label} on device {self._device} exited: {error!r}")
