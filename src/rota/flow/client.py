@@ -457,8 +457,8 @@ class Client:
         before = {worker: self._extra[worker] for worker in more}
         while True:
             wanted = {}
-            for worker in more.keys() & self._lost.keys():
-                raise WorkerLostError(self._lost[worker])
+            if self._lost and (lost := sorted(more.keys() & self._lost.keys())):
+                raise WorkerLostError(self._lost[lost[0]])
             for worker, more_bytes in more.items():
                 self._extra[worker] = max(self._extra[worker], extra_bytes)
                 used_bytes = self._count(worker, more_bytes)
@@ -904,10 +904,10 @@ class Function:
         key = tuple(each.specs for each in inputs)
         if (known := self._outlines.get(key)) is not None:
             return known
-        client, asked = self._client, []
+        client, limit_s, asked = self._client, self._client._op_timeout_s, []
         for rank, worker in enumerate(self._slice.workers):
             specs = [each.specs[rank] for each in inputs]
-            asked.append(client._ask(worker, wire.Outline, self._number, specs))
+            asked.append(client._ask(worker, wire.Outline, self._number, specs, limit_s))
         pairs = zip(self._slice.workers, asked, strict=True)
         answers = [client._answer(worker, request) for worker, request in pairs]
         for answer in answers:

@@ -109,11 +109,12 @@ class DefineFunction(Struct, array_like=True, tag=11):
 
 
 class Outline(Struct, array_like=True, tag=12):
-    """What would the function give for such inputs? Answered at once."""
+    """What would the function give for such inputs? Answered at once, or within ``most_s``."""
 
     request: int
     function: int
     inputs: list[Spec]
+    most_s: float | None = None
 
 
 class DefineProgram(Struct, array_like=True, tag=13):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,7 +261,8 @@ class Worker:
             return
         gang = function.gang
         try:
-            told = outline(function.call, message.inputs, gang.rank, gang.size)
+            with _limited(message.most_s):
+                told = outline(function.call, message.inputs, gang.rank, gang.size)
         except InputError as error:
             self._answer(wire.Answer(message.request, str(error), "input"))
         except (Exception, *_LEAVES):
@@ -527,6 +529,22 @@ class Worker:
         with contextlib.suppress(OSError):  # the client is gone, which the next look shows
             self._client.sendall(wire.encoded(answer))
         self._client.setblocking(False)
+
+
+@contextlib.contextmanager
+def _limited(seconds: float | None) -> Iterator[None]:
+    """Raises TimeoutError in what runs for longer."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"it ran for longer than op_timeout_s={seconds}")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _region(running: Running, region: wire.Region) -> Any:
