@@ -404,7 +404,8 @@ def test_every_part_of_a_program_of_many_devices_is_explained() -> None:
     told = [name for kind in kinds for name in public(kind)] + flow.__all__
     for function in (flow.connect, flow.local, flow.Client.slice, flow.Slice.function):
         told += [name for name in inspect.signature(function).parameters if name != "self"]
-    by_flow_alone = {"parcels", "forked"}  # where tensors pass; what follows a fork
+    # Where tensors pass; what follows a fork; where shards are, by worker.
+    by_flow_alone = {"parcels", "forked", "lies"}
     assert not missing(set(told) - by_flow_alone, page("flow"))
 
 
