@@ -21,7 +21,7 @@ from rota.cli.verdict import (
     trial_lines,
     turns_text,
 )
-from rota.model.job import BACKGROUND, JobState
+from rota.model.job import BACKGROUND, FLOW, JobState
 
 COLUMNS = (
     "ID",
@@ -301,6 +301,8 @@ def _attempts_text(job: Mapping[str, Any]) -> str:
 def _suspension_text(job: Mapping[str, Any]) -> str:
     """The way in which the job is suspended, and the reason for it."""
     text, why = SUSPENSIONS.get(job["suspension"], job["suspension"]), job["suspension_why"]
+    if job["processes"] == FLOW and job["suspension"] == "BOUNDARY":
+        text = "between two operations (rota.flow)"
     return f"{text}: {why}" if why else text
 
 

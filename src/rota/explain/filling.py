@@ -70,6 +70,8 @@ def warning(state: ClusterState, row: int, *, fills: bool) -> str | None:
     share = state.spec[row].share
     if share is None or JobState(state.state[row]).is_final:
         return None
+    if share.role == FOREGROUND and share.max_slowdown is None:  # it says nothing but a weight
+        return None
     if fills:
         if share.role == BACKGROUND or not _tells_no_steps(state, row):
             return None

@@ -138,6 +138,8 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     if state.state[row] != JobState.RUNNING:
         return None
     if not state.resizable[row]:
+        if state.spec[row].is_flow:
+            return "it can't be resized yet: its agent has not told that it can be"
         if state.suspension[row] != Suspension.BOUNDARY:
             return "it can't be resized: its program has not opened rota.train.session()"
         return "it can't be resized: its program has not called s.loader(...)"

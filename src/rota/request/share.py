@@ -29,6 +29,8 @@ def share_of(
     if role == BACKGROUND:
         _check_background(slowdown, least, most, adapt)
         return Share(BACKGROUND, weight=weight)
+    if slowdown is None and weight is not None:
+        return Share(FOREGROUND, None, weight)
     if slowdown is None:
         slowdown = MAX_SLOWDOWN
     if not is_number(slowdown) or not 1.0 <= slowdown <= MOST_SLOWDOWN:

@@ -8,7 +8,7 @@ from rota.cli.verdict import why_text
 from rota.explain.flow import flow_of, waits_text
 from rota.explain.why import explain
 from rota.model.events import ResumeRequested, SuspendRequested
-from rota.model.job import Program
+from rota.model.job import Elastic, Program, Share
 from rota.testing.builders import job
 
 FLOW = {
@@ -43,8 +43,9 @@ def test_whose_turn_is_awaited(waits, text):
     assert waits_text(waits) == text
 
 
-def running(**program):
-    cluster = DrivenCluster(job("1", 2, program=Program("python drive.py", "/", **program)))
+def running(share=None, elastic=None, **program):
+    program = Program("python drive.py", "/", **program)
+    cluster = DrivenCluster(job("1", 2, program=program, share=share, elastic=elastic))
     cluster.settle()
     return cluster
 
@@ -58,6 +59,20 @@ def test_a_running_flow_job_is_told_of_alone():
     cluster.happens(SuspendRequested, 0, "", True)
     cluster.settle()
     assert flow_of(state, 0, {"flow": FLOW}) is None
+
+
+def test_a_weight_alone_is_no_wish_about_background_jobs():
+    share = Share("foreground", None, 4.0)
+    state = running(share, processes="flow").state
+    assert [explain(state, 0, 1.0, fills=fills)["warnings"] for fills in (False, True)] == [[], []]
+    state = running(share._replace(max_slowdown=1.2), processes="flow").state
+    assert explain(state, 0, 1.0, fills=False)["warnings"][0].startswith("share has no effect")
+
+
+def test_a_flow_job_of_a_range_of_gpus_is_resized_once_its_agent_says_so():
+    cluster = running(elastic=Elastic((2, 4)), processes="flow")
+    told = explain(cluster.state, 0, 1.0, resizes=True)["resizing"]
+    assert told == "it can't be resized yet: its agent has not told that it can be"
 
 
 def test_an_idle_job_is_told_what_brings_it_back():

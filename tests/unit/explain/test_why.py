@@ -53,6 +53,7 @@ SCHEMA = [
     "cpus",
     "filling",
     "burst",
+    "flow",
 ]
 
 

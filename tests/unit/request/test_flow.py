@@ -14,10 +14,11 @@ def parse(**fields):
 
 def test_a_flow_job_is_read():
     request = parse(share={"weight": 4}, idle="10m", resources={"gpus": "1..4"})
-    assert request.share == Share("foreground", 1.1, 4.0)
+    assert request.share == Share("foreground", None, 4.0)
     assert request.elastic == Elastic((1, 2, 3, 4))
     program = program_of(request)
     assert (program.processes, program.idle_s) == ("flow", 600.0)
+    assert parse(share={"weight": 4, "max_slowdown": 1.2}).share == Share("foreground", 1.2, 4.0)
     plain = parse()
     assert (plain.share, plain.idle_s, plain.elastic) == (None, None, None)
     background = parse(share={"role": "background", "weight": 0.5})

@@ -27,7 +27,9 @@ What agents hear of workers, and controllers of agents, is declared in
 | controller, agent | welcome | epoch |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
-| | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; for a migration |
+| | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; of a flow job flow: |
+| | | weight, memory_bytes: the most on each GPU, or null, and idle_s: seconds without an |
+| | | operation until it is idle, or null: never; for a migration |
 | | | source: the node where the state lies; for launch, resume, migrate and setcpus |
 | | | millicores: thousandths of a CPU core that the job may use, or null: any number |
 | | kill | job_id, attempt: no job should have it; or why: it is to be lost for that |
