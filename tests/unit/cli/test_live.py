@@ -415,6 +415,22 @@ class TestLooking:
         cluster.do(lambda: cluster.controller.reports.update(report))
         assert ("\n  samples " in rota("show", "1")[1]) == (samples > 0)
 
+    def test_show_draws_what_a_flow_job_does(self, rota, cluster):
+        assert rota("run", "--flow", "--gpus", "2", "python", "drive.py")[0] == 0
+        cluster.do(cluster.controller.turn)
+        use = {"devices": [0, 1], "share": [0.5, 1.0], "held_bytes": [1024, 0], "weight": 1.0}
+        use |= {"memory_bytes": 2048, "tickets_per_s": 8.0, "outstanding": 1}
+        use |= {"slices": [[0], [0, 1]]}
+        use |= {"waits": {"what": "turn", "device": 1, "behind": "7"}}
+        cluster.do(lambda: cluster.controller.reports.update({0: {"step": 5, "flow": use}}))
+        waits = "its next operation waits for a turn on GPU 1 behind job 7"
+        lines = rota("show", "1")[1].splitlines()
+        at = lines.index(f"  operations   8 a second, 1 outstanding; {waits}; weight 1")
+        assert [line.split()[-1] for line in lines[at + 2 : at + 4]] == ["##", ".#"]
+        assert f"operations      {waits}" in rota("why", "1")[1].splitlines()
+        told = json.loads(rota("why", "1", "--json")[1])["flow"]
+        assert told == {**use, "sentence": waits}
+
     def test_show_tells_that_a_checkpoint_waits_for_room(self, rota, cluster):
         self.three_jobs(rota, cluster)
         report = {0: {"step": 5, "unsaved": "the checkpoint can't be written"}}
