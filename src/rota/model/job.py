@@ -197,8 +197,13 @@ class JobSpec(NamedTuple):
 
     @property
     def is_flow(self) -> bool:
-        """True for a flow job: one script, run once, that drives its GPUs through ``rota.flow``."""
-        return self.program is not None and self.program.processes == FLOW
+        """True for a flow job: one script, run once, that drives its GPUs through ``rota.flow``.
+
+        A simulated job, which has no program, is one if it has a weight.
+        """
+        if self.program is None:
+            return self.share is not None and self.share.weight is not None
+        return self.program.processes == FLOW
 
     @property
     def weight(self) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.model.cluster import parse_cluster
-from rota.model.job import BACKGROUND, JobSpec, Share
+from rota.model.job import BACKGROUND, FOREGROUND, JobSpec, Share
 from rota.sim.cores import CatalogCores
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Result, Simulation, simulate
@@ -64,6 +64,15 @@ def with_background(jobs: Trace, seed: int, *, num_jobs: int = 8) -> Trace:
         for i in range(num_jobs)
     ]
     return Trace([*jobs, *(spec._replace(share=Share(BACKGROUND)) for spec in more)])
+
+
+def with_flow(jobs: Trace, seed: int) -> Trace:
+    """The jobs, of which about half are flow jobs that leave much of their GPUs idle."""
+    chance = random.Random(seed)
+    flow = Share(FOREGROUND, weight=1.0)
+    return Trace(
+        spec._replace(share=flow, gpu_util=0.3) if chance.random() < 0.5 else spec for spec in jobs
+    )
 
 
 def simulation(
