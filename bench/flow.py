@@ -8,6 +8,10 @@ the last; runs them in programs of 128; runs 128 of them in one function. Beside
 as many processes (gloo), without any client, and Ray's actors where Ray is installed. All ways take
 turns in one process, round by round. Printed are microseconds an operation (median of the rounds,
 quartiles), and how many times as long as the plain loop's that is.
+
+At last, for additions on 1 to 8 workers: the CPU time that an operation costs the client and each
+worker, in calls and in programs, and the island where two programs take turns. The experiment
+pathways-scale simulates more devices with these.
 """
 
 import argparse
@@ -22,12 +26,14 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from rota import flow
 
 LENGTH = 128  # operations of a program, and of a fused function
+CPU_WORKERS, CPU_CALLS = (1, 2, 4, 8), 800
 PLAIN = "plain loop"
 Way = Callable[[int], None]
 
@@ -46,6 +52,7 @@ def main() -> None:
                 for each in (flow_ways, plain_ways, ray_ways):
                     ways |= stack.enter_context(each(workers, name))
                 show(f"{name}, {workers} worker{'s'[: workers > 1]}", measured(ways, rounds))
+    show_cpu_times()
 
 
 def measured(ways: dict[str, tuple[Way, int]], rounds: int) -> dict[str, list[float]]:
@@ -68,6 +75,70 @@ def show(title: str, taken: dict[str, list[float]]) -> None:
         pairs = zip(seconds, taken[PLAIN], strict=True)
         times = median(one / plain for one, plain in pairs)
         print(f"{name:40} {middle:8.1f}  {low:7.1f} {high:8.1f}  {times:12.2f}")
+
+
+def show_cpu_times() -> None:
+    """Print CPU times by number of workers; of two cores, these don't depend on who has them."""
+    print(f"\n{'CPU microseconds':32}", *(f"{workers:>8}" for workers in CPU_WORKERS))
+    columns = [cpu_times(workers) for workers in CPU_WORKERS]
+    for name in columns[0]:
+        print(f"{name:32}", *(f"{column[name]:8.1f}" for column in columns))
+
+
+def cpu_times(workers: int) -> dict[str, float]:
+    """CPU microseconds of additions on so many workers, by who spends them on what."""
+    found = {}
+    with flow.LocalIsland(workers) as island:
+        members = psutil.Process().children(recursive=True)  # the island's own
+        with island.connect(devices=list(range(workers))) as client:
+            call, program, x = added(client)
+            hands = [p for p in psutil.Process().children(recursive=True) if p not in members]
+            own, theirs = spent(lambda: call(x), client.wait, CPU_CALLS, hands)
+            found["client, a call"], found["a worker, a call"] = own, theirs / workers
+            own, theirs = spent(lambda: program(x), client.wait, CPU_CALLS // 16, hands)
+            found[f"client, a program of {LENGTH}"] = own
+            found["a worker, one of its operations"] = theirs / workers / LENGTH
+            with island.connect(devices=list(range(workers))) as other:
+                _, others, y = added(other)
+
+                def both() -> None:
+                    program(x), others(y)
+
+                def wait() -> None:
+                    client.wait(), other.wait()
+
+                _, theirs = spent(both, wait, CPU_CALLS // 16, members)
+                found["island, an operation of two"] = theirs / LENGTH / 2
+    return found
+
+
+def added(client: flow.Client) -> tuple[Any, Any, Any]:
+    """Additions on all devices of a client: one, a program of them, and what they begin with."""
+    where = client.slice(len(client.devices))
+    call = where.function(add, out=flow.Replicated())
+    program = client.program(lambda x: flow.repeat(LENGTH, call, x))
+    start = where.put(torch.zeros(1))
+    call(start), program(start)
+    client.wait()
+    return call, program, start
+
+
+def spent(
+    body: Callable[[], Any], wait: Callable[[], Any], count: int, others: list[psutil.Process]
+) -> tuple[float, float]:
+    """CPU microseconds that a call costs this process, and all these others."""
+
+    def theirs_s() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in others)
+
+    before_s, own_s = theirs_s(), 0.0
+    for _ in range(5):
+        began_s = time.process_time()
+        for _ in range(count):
+            body()
+        own_s += time.process_time() - began_s
+        wait()
+    return 1e6 * own_s / (5 * count), 1e6 * (theirs_s() - before_s) / (5 * count)
 
 
 # -- operations ------------------------------------------------------------------------------------
