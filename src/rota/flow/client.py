@@ -114,7 +114,7 @@ class Client:
         self._recovered: wire.Recovered | None = None  # the host's answer
         self._descriptors: list[int] = []  # of new workers, which the host has sent
         self._era = 0  # how often it has recovered
-        self._slices: dict[int, tuple[int, ...]] = {}  # workers, by number
+        self._slices: dict[int, Slice] = {}  # by number
         self._functions: dict[int, wire.DefineFunction] = {}
         self._numbers = dict.fromkeys(
             ("operation", "buffer", "program", "slice", "function", "request"), 0
@@ -122,6 +122,7 @@ class Client:
         self._programs: dict[Any, Ready] = {}
         self._conds: dict[Any, Program] = {}  # outside of programs, by their branches
         self._first = [0] * len(self._workers)  # buffers of before were lost
+        self._losses: dict[int, int] = {}  # of the slice of each function
         self._last = [0] * len(self._workers)  # the last operation that was called on each
         self._before = [0] * len(self._workers)  # the one before its first
         self._frees: list[list[int]] = [[] for _ in self._workers]
@@ -190,11 +191,11 @@ class Client:
                 path.unlink(missing_ok=True)
         error, new = self._replace_lost() if self._lost else (None, set[int]())
         self._era += 1
-        for number, workers in self._slices.items():
-            if len(workers) > 1 or new.issuperset(workers):
-                self._define_slice(number)
+        for each in self._slices.values():
+            if len(each.workers) > 1 or new.issuperset(each.workers):
+                self._define_slice(each)
         for told in self._functions.values():
-            for worker in new.intersection(self._slices[told.slice]):
+            for worker in new.intersection(self._slices[told.slice].workers):
                 self._tell_living(worker, told)
         if error is not None:
             raise FlowError(f"recover: {error}")
@@ -279,11 +280,12 @@ class Client:
         with contextlib.suppress(WorkerLostError):
             self._tell(worker, message)
 
-    def _define_slice(self, number: int) -> None:
+    def _define_slice(self, where: Slice) -> None:
         """Tell the workers of a slice of each other."""
-        slots = [self._slots[worker] for worker in self._slices[number]]
-        for rank, worker in enumerate(self._slices[number]):
-            told = wire.DefineSlice(number, rank, slots, f"slice{number}.{self._era}")
+        slots = [self._slots[worker] for worker in where.workers]
+        meeting = f"slice{where.number}.{self._era}"
+        for rank, worker in enumerate(where.workers):
+            told = wire.DefineSlice(where.number, rank, slots, meeting, where.losses)
             self._tell_living(worker, told)
 
     def _replace_lost(self) -> tuple[str | None, set[int]]:
@@ -584,8 +586,13 @@ class Client:
                 self._tell(worker, told)
         gangs = [list(each.workers) for each in calls]
         functions = [each.function for each in calls]
-        self._tell_host(wire.DefineGangs(number, gangs, functions))
-        return Ready(number, trace, steps, len(calls), self._era)
+        losses = [self._losses[each] for each in functions]
+        self._tell_host(wire.DefineGangs(number, gangs, functions, losses))
+        slices = {
+            (tuple(self._slots[worker] for worker in gang), before)
+            for gang, before in zip(gangs, losses, strict=True)
+        }
+        return Ready(number, trace, steps, slices, self._era)
 
     def _run(self, ready: Ready, inputs: Sequence[ShardedBuffer]) -> list[ShardedBuffer]:
         self._check_open()
@@ -593,7 +600,7 @@ class Client:
         for worker in ready.steps:
             if worker in self._lost:
                 raise WorkerLostError(self._lost[worker])
-        if any(self.devices[worker] < 0 for worker in ready.last):
+        if any(self._page.has_lost(slots, losses) for slots, losses in ready.slices):
             raise SliceChangedError(
                 f"{ready.label}: its slice has lost a device; make another slice, and bring its "
                 "buffers there by .to"
@@ -654,11 +661,17 @@ class Ready:
     """A program as the workers know it."""
 
     def __init__(
-        self, number: int, trace: Trace, steps: dict[int, Any], operations: int, era: int
+        self,
+        number: int,
+        trace: Trace,
+        steps: dict[int, Any],
+        slices: set[tuple[Any, int]],
+        era: int,
     ) -> None:
-        self.number, self.trace, self.steps, self.operations = number, trace, steps, operations
+        self.number, self.trace, self.steps, self.slices = number, trace, steps, slices
         self.era = era
         calls = trace.calls()
+        self.operations = len(calls)
         # By worker: its last operation, counted from the program's first.
         self.last = {worker: i for i, each in enumerate(calls) for worker in each.workers}
         self.extra_bytes = max((extra_bytes(trace, each) for each in steps), default=0)
@@ -670,8 +683,9 @@ class Slice:
 
     def __init__(self, client: Client, number: int, workers: tuple[int, ...]) -> None:
         self.client, self.number, self.workers = client, number, workers
-        client._slices[number] = workers
-        client._define_slice(number)
+        self.losses = client._page.losses([client._slots[worker] for worker in workers])
+        client._slices[number] = self
+        client._define_slice(self)
 
     @property
     def size(self) -> int:
@@ -849,6 +863,7 @@ class Function:
         self._out = out if out is not None else Each() if where.size > 1 else Replicated()
         self._client = where.client
         self._number = self._client._next("function")
+        self._client._losses[self._number] = where.losses
         self._single: dict[Any, bool] = {}  # by the inputs: it returns one tensor, and no tuple
         self._outlines: dict[Any, tuple[list[Lies], bool, int]] = {}
         told = wire.DefineFunction(self._number, where.number, called, most_bytes)

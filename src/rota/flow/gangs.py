@@ -23,13 +23,19 @@ class Gang:
     """The workers in ``slots``, those of a slice, of which this one is ``rank``.
 
     They meet at their first operation. ``meeting`` is a file that all of them know and nobody has
-    made. ``lost`` says whether one of them has ended.
+    made. ``lost`` says whether one of them has ended; ``losses`` is as in
+    :meth:`rota.flow.page.Page.has_lost`.
     """
 
     def __init__(
-        self, rank: int, slots: Sequence[int], meeting: Path, lost: Callable[[], bool]
+        self,
+        rank: int,
+        slots: Sequence[int],
+        meeting: Path,
+        lost: Callable[[], bool],
+        losses: int = 0,
     ) -> None:
-        self.rank, self.slots, self.size = rank, slots, len(slots)
+        self.rank, self.slots, self.size, self.losses = rank, slots, len(slots), losses
         self._meeting, self._lost = meeting, lost
         self._called_off = Path(f"{meeting}.off")  # one of them can't come
         self._shard = Shard(rank, 1) if self.size == 1 else None

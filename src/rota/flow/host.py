@@ -4,8 +4,8 @@
 
 serves the clients that connect to the socket in FOLDER until its standard input ends. With --agent
 it serves programs of jobs alone, for which an agent takes seats (:mod:`rota.flow.seats`), until the
-agent ends it, or for some time there is neither an agent nor a seat. It loads torch once and forks
-workers; it has one thread and runs no computation.
+agent ends it, or for some time there is neither an agent nor a program. It loads torch once and
+forks workers; it has one thread and runs no computation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import FlowError, InputError
 from rota.flow import wire
@@ -44,6 +44,8 @@ from rota.flow.page import (
     HELD_BYTES,
     HOST,
     LOG,
+    LOSSES,
+    NO_DEVICE,
     PLACED,
     PRESENT,
     READY,
@@ -72,15 +74,24 @@ MOST_AT_ONCE = 1024  # clients that connect before the host looks
 MOST_OPERATIONS = 1 << 17  # of a client that are not over
 MOST_SLICES = 64  # of a client, that are told of
 MOST_READS = 16  # of what a client had told when its grant was taken back: a socket's buffers
-FORSAKEN_S = 30.0  # without an agent and a seat: then the host of an island of jobs ends
+FORSAKEN_S = 60.0  # without an agent and a program: then the host of an island of jobs ends
 PR_SET_PDEATHSIG = 1
+
+
+class Part(NamedTuple):
+    """One operation of a program that is run."""
+
+    number: int
+    slots: list[int]
+    function: int
+    losses: int  # of its slice
 
 
 class Member:
     """A client that is connected, and its workers by slot."""
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number, self.connection = number, connection
+    def __init__(self, number: int, connection: socket.socket, page: Page) -> None:
+        self.number, self.connection, self._page = number, connection, page
         self.reader = wire.Reader(wire.ToHost)
         self.process = _process_of(connection)  # a descriptor of it; -1: not known
         self.gone = False
@@ -102,6 +113,7 @@ class Member:
         self.whole = True  # all its workers are alive
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
+        self.since_s = time.monotonic()
         self.leaves = False  # its devices: it has no new turns there, and will be away
         self.away = False  # from its devices,
         self.comes = False  # and about to come back
@@ -123,7 +135,7 @@ class Member:
                 )
             if gang not in self.slices and len(self.slices) < MOST_SLICES:
                 self.slices.append(gang)
-        if len(message.functions) != len(message.gangs):
+        if not len(message.functions) == len(message.losses) == len(message.gangs):
             raise FlowError(f"program {message.program} has not one function for each gang")
         self.programs[message.program] = Gangs(message)
 
@@ -158,26 +170,27 @@ class Member:
         return []
 
     def operations(self, run: tuple[int, int]) -> list[Operation]:
-        """The operations of a program that is run, but for those whose workers lack a device."""
-        operations = (self.operation(*each) for each in self.parts(run))
+        """The operations of a program that is run, but for those whose slices lack a device."""
+        operations = (self.operation(each) for each in self.parts(run))
         return [each for each in operations if each is not None]
 
-    def parts(self, run: tuple[int, int]) -> list[tuple[int, list[int], int]]:
-        """Number, slots and function of each operation of a program that is run."""
+    def parts(self, run: tuple[int, int]) -> list[Part]:
+        """The operations of a program that is run, wherever their workers are."""
         program, number = run
         told = self.programs[program].told
+        each = zip(told.gangs, told.functions, told.losses, strict=True)
         return [
-            (number + i, [self.order[worker] for worker in gang], function)
-            for i, (gang, function) in enumerate(zip(told.gangs, told.functions, strict=True))
+            Part(number + i, [self.order[worker] for worker in gang], function, losses)
+            for i, (gang, function, losses) in enumerate(each)
         ]
 
-    def operation(self, number: int, slots: list[int], function: int) -> Operation | None:
-        """One of these on the present devices; None where one of the slots has none."""
-        devices = sorted(self.slots[slot] for slot in slots)
-        if devices[0] < 0:
+    def operation(self, part: Part) -> Operation | None:
+        """One of these on the present devices; None where the slice has lost one."""
+        if self._page.has_lost(part.slots, part.losses):
             return None
-        cost_s = self.seconds.get(function, UNKNOWN_S)
-        return Operation(number, tuple(devices), cost_s, kind=function)
+        devices = sorted(self.slots[slot] for slot in part.slots)
+        cost_s = self.seconds.get(part.function, UNKNOWN_S)
+        return Operation(part.number, tuple(devices), cost_s, kind=part.function)
 
 
 class Gangs:
@@ -508,16 +521,16 @@ class Host:
         begun = {slot: max(page.of(slot, BEGUN), page.of(slot, FINISHED)) for slot in alive}
         parts = [each for run in member.log for each in member.parts(run)]
         torn = 0  # the last one that was begun, and not by all
-        for number, slots, _ in parts:
+        for number, slots, _, _ in parts:
             have = [begun[slot] >= number for slot in slots if slot in alive]
             if any(have) and not all(have):
                 torn = number
         self._island.join(member.number, member.weight, member.slot_on)
-        for number, slots, function in parts:
-            on = [slot for slot in slots if slot in alive]
-            if number <= torn or (on and begun[on[0]] >= number):
-                self._draining |= dict.fromkeys(on, number)
-            elif (operation := member.operation(number, slots, function)) is not None:
+        for part in parts:
+            on = [slot for slot in part.slots if slot in alive]
+            if part.number <= torn or (on and begun[on[0]] >= part.number):
+                self._draining |= dict.fromkeys(on, part.number)
+            elif (operation := member.operation(part)) is not None:
                 self._island.submit(member.number, [operation])
         self._drained = {self._places[slot].device for slot in self._draining}
         for sharer in self._members.values():
@@ -546,7 +559,8 @@ class Host:
     def check(self, devices: list[int], cores: list[list[int]]) -> None:
         """See :class:`rota.flow.seats.Holder`."""
         on = [device for device in devices if device >= 0]
-        if not on or len(set(on)) < len(on) or max(on) >= self._devices:
+        known = {NO_DEVICE, *range(self._devices)}
+        if not on or len(set(on)) < len(on) or not known.issuperset(devices):
             raise FlowError(
                 f"devices: {devices}; give some of 0 to {self._devices - 1}, each once, and -1 for "
                 "a worker without a device"
@@ -565,6 +579,8 @@ class Host:
             return
         if member.stands:
             self._revoke(member)
+        if member.gone:  # what it has told was wrong
+            return
         member.leaves, member.retires, member.settled = True, False, False
         self._pause(member)
 
@@ -596,15 +612,14 @@ class Host:
         member.comes, member.settled = True, False
         member.slots = dict(pairs)
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
-        # Those without a device first: the others look at them once they have theirs.
-        for (slot, device), own in sorted(zip(pairs, cores, strict=True), key=lambda e: e[0][1]):
+        for (slot, device), own in zip(pairs, cores, strict=True):
             place = self._places[slot]
             place.ready = 0
-            if not place.gone:
-                _bind(place.pid, own)
             self._page.tell(slot, DEVICE, device)
             self._bells.ring(slot)
-            if device >= 0:
+            if not place.gone:
+                _bind(place.pid, own)
+            if device >= 0 and not place.gone:
                 self._memory.join(member.number, slot, device, member.memory_bytes)
         with contextlib.suppress(OSError):  # it is gone, which the next look shows
             member.connection.sendall(wire.encoded(wire.Placed(devices)))
@@ -617,7 +632,9 @@ class Host:
     def seen(self, seat: Taken) -> Seen:
         """See :class:`rota.flow.seats.Holder`."""
         member, page = seat.program, self._page
-        if not isinstance(member, Member):
+        if isinstance(member, Member):
+            self._take_runs(member)  # it is gone if these are wrong
+        if not isinstance(member, Member) or member.gone:
             return Seen(
                 key=seat.told.key,
                 present=False,
@@ -633,8 +650,8 @@ class Host:
                 slices=[],
                 waits=Wait.WORK,
             )
-        self._take_runs(member)
         self._prune(member)
+        idle_since_s = max(member.since_s, member.busy_at_s)
         alive = [slot for slot in member.order if not self._places[slot].gone]
         waiting = (
             self._island.waiting(member.number) if not (member.away or member.stands) else None
@@ -647,7 +664,7 @@ class Host:
             devices=seat.devices,
             operations=max((page.of(slot, FINISHED) for slot in alive), default=0),
             outstanding=member.outstanding,
-            idle_s=0.0 if member.is_busy else max(0.0, time.monotonic() - member.busy_at_s),
+            idle_s=0.0 if member.is_busy else time.monotonic() - idle_since_s,
             spent_s=[page.of(slot, SPENT_NS) / 1e9 for slot in member.order],
             held_bytes=[page.of(slot, HELD_BYTES) for slot in member.order],
             memory_bytes=member.memory_bytes,
@@ -692,8 +709,11 @@ class Host:
         member.leaves, member.comes, member.slot_on = False, False, {}
         member.away, member.settled = True, False
         wanted = self._memory.withdraw(member.number)
-        member.wants = wire.Want(dict(wanted)) if wanted is not None else None
+        if wanted is not None:
+            member.wants = wire.Want(dict(wanted))
         for slot in member.order:
+            if member.slots[slot] == NO_DEVICE:
+                self._page.tell(slot, LOSSES, self._page.of(slot, LOSSES) + 1)
             member.slots[slot] = AWAY
             self._page.tell(slot, DEVICE, AWAY)
             self._bells.ring(slot)
@@ -711,9 +731,10 @@ class Host:
         member.away = member.comes = False
         self._island.join(member.number, member.weight, member.slot_on)
         for run in member.log:
-            for number, slots, function in member.parts(run):
-                if all(self._page.of(slot, FINISHED) < number for slot in slots):
-                    operation = member.operation(number, slots, function)
+            for part in member.parts(run):
+                alive = [slot for slot in part.slots if not self._places[slot].gone]
+                if all(self._page.of(slot, FINISHED) < part.number for slot in alive):
+                    operation = member.operation(part)
                     if operation is not None:
                         self._island.submit(member.number, [operation])
         self._meet(member)
@@ -733,7 +754,7 @@ class Host:
             return
         connection.setblocking(False)
         self._last += 1
-        member = self._silent[self._last] = Member(self._last, connection)
+        member = self._silent[self._last] = Member(self._last, connection, self._page)
         self._watch(connection.fileno(), lambda: self._hear_client(member))
         if member.process >= 0:
             self._watch(member.process, lambda: self._leave(member))
@@ -869,7 +890,8 @@ class Host:
         assert self._seats is not None
         seat = self._seats.take(hello.key)
         if isinstance(seat.program, Member):  # it may have left, and this come first
-            self._hear_client(seat.program)
+            for _ in range(MOST_READS):
+                self._hear_client(seat.program)
         if seat.program is not None:
             raise FlowError("the job has a client already: close that one first")
         return seat
@@ -953,6 +975,7 @@ class Host:
                 device = member.slots[slot]
                 self._start(member, worker, device, opened)
                 slots[slot] = member.order[worker]
+                self._page.tell(slots[slot], LOSSES, self._page.of(slot, LOSSES))
                 if device >= 0:
                     self._memory.join(member.number, slots[slot], device, member.memory_bytes)
                 del self._places[slot], member.slots[slot]
@@ -1066,7 +1089,7 @@ def _process_of(connection: socket.socket) -> int:
 
 
 def _bind(pid: int, cores: list[int]) -> None:
-    """Have all threads of a process run on these cores alone; on any if there are none."""
+    """Have all threads of a process run on these cores alone; none are given: as before."""
     with contextlib.suppress(OSError):  # it, or one of them, has ended
         for thread in os.listdir(f"/proc/{pid}/task") if cores else ():
             os.sched_setaffinity(int(thread), cores)
@@ -1134,7 +1157,11 @@ def main() -> None:
     outline(torch.neg, [Spec((1,), "float32")], 0, 1)  # loads what takes a second
     folder, devices, memory_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    host = Host(folder, devices, memory_bytes)
+    try:
+        host = Host(folder, devices, memory_bytes)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(f"an island of {devices} devices can't be made in {folder}: {error.strerror}")
     try:
         host.serve(None if sys.argv[4:] == ["--agent"] else sys.stdin.fileno())
     finally:

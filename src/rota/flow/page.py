@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 # Turns of a device that may be given out and not yet done: the island's window, of some 40 turns at
@@ -38,6 +39,7 @@ DEVICE, PLACED, SPENT_NS = 11, 12, 13
 NO_DEVICE = -1  # its slices can't work
 AWAY = -2  # its program is suspended, and its buffers are in host memory
 PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
+LOSSES = 15  # how often its device was taken from it for a while: see Page.has_lost
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
@@ -111,6 +113,23 @@ class Page:
     def tell(self, slot: int, word: int, value: int) -> None:
         """A worker writes words of its own; its host ALLOWED and DEVICE, its client TOLD."""
         self._words[self._slot0 + slot * SLOT_WORDS + word] = value
+
+    def has_lost(self, slots: Sequence[int], losses: int) -> bool:
+        """True if a slice of these slots, which had lost so many devices before, has lost one.
+
+        Once true it stays so, for whoever looks: host, client and workers agree on what can't run.
+        """
+        words, since = self._words, 0
+        for slot in slots:
+            at = self._slot0 + slot * SLOT_WORDS
+            if words[at + DEVICE] == NO_DEVICE:
+                return True
+            since += words[at + LOSSES]
+        return since != losses
+
+    def losses(self, slots: Sequence[int]) -> int:
+        """How many devices these slots have lost and got back."""
+        return sum(self.of(slot, LOSSES) for slot in slots)
 
     def clear(self, slot: int, device: int) -> None:
         """The slot is to be another worker's, on this device."""

@@ -1,11 +1,11 @@
 """The seats of jobs on an island: what their agent asks of the island's host, and the answers.
 
-A seat outlives the connection of its agent: the next agent tells of it again, and nothing changes.
+A seat outlives the connection of its agent: the next agent finds it as it was. Whoever connects is
+answered, and nobody takes another's place, so that a stranger who comes by costs the agent nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,8 @@ from rota.flow import wire
 from rota.live.wire import island
 from rota.live.wire.island import CONTROL, Called, Done, Lines, Seen, ToIsland, line_of
 
+MOST_ASKERS = 8  # connections at once; the oldest that has asked for nothing makes room
+
 
 class Seated(Protocol):
     """A program that has taken a seat, as its host knows it."""
@@ -23,6 +25,18 @@ class Seated(Protocol):
     @property
     def settled(self) -> bool:
         """True if its workers are where they were last told to be."""
+
+    @property
+    def away(self) -> bool:
+        """True if its workers are off their devices."""
+
+
+class Asker:
+    """Who has connected: an agent, once it has asked for something."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.lines = connection, Lines(ToIsland)
+        self.has_asked = self.gone = False
 
 
 class Taken:
@@ -33,7 +47,8 @@ class Taken:
         self.devices, self.cores = told.devices, told.cores
         self.away = False
         self.program: Seated | None = None
-        self.asked: int | None = None  # the message that is answered once the program is settled
+        # Whose message is answered once the program is settled, and which.
+        self.asked: tuple[Asker, int] | None = None
         self.called = False  # the agent was told that a program that is away has called
 
 
@@ -68,8 +83,7 @@ class Seats:
     ) -> None:
         self._holder, self._watch, self._forget = holder, watch, forget
         self._seats: dict[str, Taken] = {}
-        self._agent: socket.socket | None = None
-        self._lines = Lines(ToIsland)
+        self._askers: list[Asker] = []
         self.ended = False
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
@@ -79,11 +93,14 @@ class Seats:
 
     @property
     def is_forsaken(self) -> bool:
-        """True if there is neither an agent nor a seat."""
-        return self._agent is None and not self._seats
+        """True if there is neither an agent nor a program."""
+        return not self._askers and all(each.program is None for each in self._seats.values())
 
     def take(self, key: str) -> Taken:
-        """The seat with this key, for a program that says hello. Raises FlowError."""
+        """The seat with this key, for a program that says hello. Raises FlowError.
+
+        Another program may have it.
+        """
         seat = self._seats.get(key)
         if seat is None:
             raise FlowError(
@@ -91,8 +108,6 @@ class Seats:
                 if not key
                 else "the job that this program is of is over"
             )
-        if seat.program is not None:
-            raise FlowError("the job has a client already: close that one first")
         return seat
 
     def settle(self) -> None:
@@ -100,106 +115,127 @@ class Seats:
         for seat in self._seats.values():
             program_settled = seat.program is None or seat.program.settled
             if seat.asked is not None and program_settled:
-                self._say(Done(seat.asked))
-                seat.asked = None
+                self._answer(seat)
 
     def called(self, seat: Taken) -> None:
         """A program that is away has called something."""
         if not seat.called:
             seat.called = True
-            self._say(Called(seat.told.key))
+            for asker in list(self._askers):
+                self._say(asker, Called(seat.told.key))
 
     def let_go(self) -> None:
         """In a worker: close what is the host's."""
         self._door.close()
-        if self._agent is not None:
-            self._agent.close()
+        for asker in self._askers:
+            asker.connection.close()
 
-    # -- the agent -------------------------------------------------------------------------------
+    # -- agents ----------------------------------------------------------------------------------
 
     def _welcome(self) -> None:
         try:
             connection, _ = self._door.accept()
         except OSError:
             return
-        self._hang_up()
+        if len(self._askers) >= MOST_ASKERS:
+            silent = next((each for each in self._askers if not each.has_asked), None)
+            if silent is None:
+                connection.close()
+                return
+            self._hang_up(silent)
         connection.setblocking(False)
-        self._agent, self._lines = connection, Lines(ToIsland)
-        self._watch(connection.fileno(), self._hear)
+        asker = Asker(connection)
+        self._askers.append(asker)
+        self._watch(connection.fileno(), lambda: self._hear(asker))
+
+    def _hang_up(self, asker: Asker) -> None:
+        if asker.gone:
+            return
+        asker.gone = True
+        self._askers.remove(asker)
+        self._forget(asker.connection.fileno())
+        asker.connection.close()
         for seat in self._seats.values():
-            seat.asked, seat.called = None, False  # another agent's
+            if seat.asked is not None and seat.asked[0] is asker:
+                seat.asked = None
 
-    def _hang_up(self) -> None:
-        if self._agent is not None:
-            self._forget(self._agent.fileno())
-            self._agent.close()
-            self._agent = None
-
-    def _hear(self) -> None:
-        assert self._agent is not None
-        data = wire.received(self._agent)
+    def _hear(self, asker: Asker) -> None:
+        if asker.gone:  # a moment ago
+            return
+        data = wire.received(asker.connection)
         if data is None:
-            self._hang_up()
+            self._hang_up(asker)
             return
         try:
-            for message in self._lines.take(data):
-                self._take(message)
-        except FlowError:  # it is no agent
-            self._hang_up()
+            for message in asker.lines.take(data):
+                self._take(asker, message)
+        except FlowError as error:  # it is no agent
+            self._say(asker, Done(0, str(error)))
+            self._hang_up(asker)
 
-    def _take(self, message: ToIsland) -> None:
+    def _take(self, asker: Asker, message: ToIsland) -> None:
+        if not asker.has_asked:
+            asker.has_asked = True
+            for seat in self._seats.values():
+                seat.called = False  # as this one has not heard
         try:
-            self._obey(message)
+            self._obey(asker, message)
         except (FlowError, InputError) as error:
-            self._say(Done(message.number, str(error)))
+            self._say(asker, Done(message.number, str(error)))
 
-    def _obey(self, message: ToIsland) -> None:
+    def _obey(self, asker: Asker, message: ToIsland) -> None:
         match message:
             case island.Look():
                 seen = [self._holder.seen(each) for each in self._seats.values()]
-                self._say(Done(message.number, None, seen))
+                self._say(asker, Done(message.number, None, seen))
                 return
             case island.End():
                 self.ended = True
-                self._say(Done(message.number))
+                self._say(asker, Done(message.number))
                 return
             case island.Seat():
                 self._holder.check(message.devices, message.cores)
                 if message.key not in self._seats:
                     self._seats[message.key] = Taken(message)
-                self._say(Done(message.number))
+                self._say(asker, Done(message.number))
                 return
         seat = self._seats.get(message.key)
         if isinstance(message, island.Dismiss):
             if seat is not None:
                 self._holder.dismiss(seat)
+                self._answer(seat, "its job is over")
                 del self._seats[message.key]
-            self._say(Done(message.number))
+            self._say(asker, Done(message.number))
             return
         if seat is None:
             raise FlowError("the island has no such seat")
-        if seat.asked is not None:
-            self._say(Done(seat.asked, "another command came before it was done"))
-        seat.asked, seat.called = message.number, False
+        self._answer(seat, "another command came before it was done")
         if isinstance(message, island.Pause):
             self._holder.withdraw(seat)
             seat.away = True
-            return
-        try:
+        else:
             if len(message.devices) != len(seat.devices):
                 raise FlowError(f"the seat has {len(seat.devices)} workers")
-            self._holder.put(seat, message.devices, message.cores)
-        except FlowError:
-            seat.asked = None
-            raise
-        seat.devices, seat.cores, seat.away = message.devices, message.cores, False
+            try:
+                self._holder.put(seat, message.devices, message.cores)
+            except FlowError:
+                seat.away |= seat.program is not None and seat.program.away
+                raise
+            seat.devices, seat.cores, seat.away = message.devices, message.cores, False
+        seat.asked, seat.called = (asker, message.number), False
 
-    def _say(self, message: Done | Called) -> None:
-        if self._agent is None:
+    def _answer(self, seat: Taken, error: str | None = None) -> None:
+        """Answer what was asked last for a seat, if that is open."""
+        if seat.asked is not None:
+            (asker, number), seat.asked = seat.asked, None
+            self._say(asker, Done(number, error))
+
+    def _say(self, asker: Asker, message: Done | Called) -> None:
+        if asker.gone:
             return
-        self._agent.setblocking(True)
-        self._agent.settimeout(1.0)
-        with contextlib.suppress(OSError):  # it is gone, which the next look shows
-            self._agent.sendall(line_of(message))
-        with contextlib.suppress(OSError):
-            self._agent.setblocking(False)
+        try:
+            asker.connection.settimeout(1.0)
+            asker.connection.sendall(line_of(message))
+            asker.connection.setblocking(False)
+        except OSError:  # it is gone, or does not listen
+            self._hang_up(asker)

@@ -91,12 +91,16 @@ Step = Compute | Send | Receive | Discard | Choose
 
 
 class DefineSlice(Struct, array_like=True, tag=10):
-    """The worker is shard ``rank`` of those in these slots; they meet in a file of that name."""
+    """The worker is shard ``rank`` of those in these slots; they meet in a file of that name.
+
+    The slots have lost so many devices before: see :meth:`rota.flow.page.Page.has_lost`.
+    """
 
     slice: int
     rank: int
     slots: list[int]
     meeting: str
+    losses: int = 0
 
 
 class DefineFunction(Struct, array_like=True, tag=11):
@@ -235,11 +239,15 @@ class Refused(Struct, array_like=True, tag=42):
 
 
 class DefineGangs(Struct, array_like=True, tag=43):
-    """The gang operations of a program: the workers of each, by index, and its function."""
+    """The gang operations of a program: the workers of each, by index, and its function.
+
+    ``losses`` are those of their slices, as in :class:`DefineSlice`.
+    """
 
     program: int
     gangs: list[list[int]]
     functions: list[int]
+    losses: list[int]
 
 
 class Want(Struct, array_like=True, tag=46):

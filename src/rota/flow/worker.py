@@ -28,7 +28,6 @@ from rota.flow.naming import found
 from rota.flow.outline import outline
 from rota.flow.page import (
     ALLOWED,
-    AWAY,
     BEGUN,
     DEVICE,
     FINISHED,
@@ -36,7 +35,6 @@ from rota.flow.page import (
     GONE,
     HELD_BYTES,
     HOST,
-    NO_DEVICE,
     PLACED,
     PRESENT,
     READY,
@@ -231,7 +229,7 @@ class Worker:
             return any(self._is_lost(slot) for slot in message.slots)
 
         meeting = self._parcels / message.meeting
-        gang = Gang(message.rank, message.slots, meeting, lost)
+        gang = Gang(message.rank, message.slots, meeting, lost, message.losses)
         before, self._gangs[message.slice] = self._gangs.get(message.slice), gang
         if before is not None:
             before.end()
@@ -282,7 +280,7 @@ class Worker:
             match step:
                 case wire.Compute():
                     function = self._functions[step.function]
-                    if self._lacks_device(function.gang):
+                    if self._page.has_lost(function.gang.slots, function.gang.losses):
                         self._omit(running, step)
                     elif not self._may_run(running.number + step.offset):
                         return False
@@ -311,12 +309,6 @@ class Worker:
         return True
 
     # -- operations ------------------------------------------------------------------------------
-
-    def _lacks_device(self, gang: Gang) -> bool:
-        """True if a worker of the slice has no device any more, as all of them see."""
-        if self._device == AWAY:
-            return False
-        return any(self._page.of(slot, DEVICE) == NO_DEVICE for slot in gang.slots)
 
     def _omit(self, running: Running, step: wire.Compute) -> None:
         label = running.program.labels[step.offset]

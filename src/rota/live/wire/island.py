@@ -6,16 +6,21 @@ comes by itself. A *seat* is a flow job's place on the island, whether its progr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rota.errors import FlowError
 
 CONTROL = "control.sock"  # where agents find the host, in the island's folder
 FOLDER, KEY = "ROTA_FLOW_ISLAND", "ROTA_FLOW_KEY"  # by which a job's program finds its seat
 NO_DEVICE = -1
+MOST_BYTES = 1 << 24  # of a line
+
+Number = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Key = Annotated[str, Meta(min_length=1)]
+Cores = list[list[Annotated[int, Meta(ge=0, lt=1 << 16)]]]
 
 
 # -- from an agent ---------------------------------------------------------------------------------
@@ -25,56 +30,55 @@ class Seat(Struct, tag="seat", kw_only=True):
     """A job may have a client on these devices, one worker each; -1: none for now.
 
     Workers are bound to ``cores``, one list each, join ``groups`` (files that take a pid), wear
-    ``tag``, and have the job's environment, folder and log. A seat that exists keeps its program,
-    and has the devices of this message's.
+    ``tag``, and have the job's environment, folder and log. A seat that exists stays as it is.
     """
 
-    number: int
-    key: str
+    number: Number
+    key: Key
     devices: list[int]
-    cores: list[list[int]]
-    weight: float
-    memory_bytes: int | None
+    cores: Cores
+    weight: Annotated[float, Meta(gt=0)]
+    memory_bytes: Annotated[int, Meta(gt=0, lt=1 << 62)] | None
     log: str
     workdir: str
     env: dict[str, str]
     groups: list[str] = []
-    tag: int | None = None
+    tag: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
 
 
 class Pause(Struct, tag="pause"):
     """Take a seat's workers off their devices; answered once nothing of them is there."""
 
-    number: int
-    key: str
+    number: Number
+    key: Key
 
 
 class Place(Struct, tag="place"):
     """Put a seat's workers on these devices; answered once they are there."""
 
-    number: int
-    key: str
+    number: Number
+    key: Key
     devices: list[int]
-    cores: list[list[int]]
+    cores: Cores
 
 
 class Dismiss(Struct, tag="dismiss"):
     """The job is over: end its workers; answered once they are gone."""
 
-    number: int
-    key: str
+    number: Number
+    key: Key
 
 
 class Look(Struct, tag="look"):
     """Tell of all seats."""
 
-    number: int
+    number: Number
 
 
 class End(Struct, tag="end"):
     """End all workers, and the host."""
 
-    number: int
+    number: Number
 
 
 ToIsland = Seat | Pause | Place | Dismiss | Look | End
@@ -143,6 +147,8 @@ class Lines:
     def take(self, data: bytes) -> list[Any]:
         """The whole messages that have come by now. Raises FlowError."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST_BYTES:
+            raise FlowError(f"a message has more than {MOST_BYTES:,} bytes")
         try:
             return [self._decoder.decode(line) for line in lines]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
