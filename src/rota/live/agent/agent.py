@@ -145,6 +145,7 @@ class Agent:
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         await self._adopt_island()
         self._adopt_all()
+        await self._island.dismiss_others({e.seat.key for e in self.attempts.values() if e.seat})
         self._moves.adopt()
         self._cpus.adopt()
         self._spawn(self._logs.run())
@@ -219,6 +220,8 @@ class Agent:
             seats = {each.seat.key: each.seat for each in self.attempts.values() if each.seat}
             if seats:
                 jobs = {key: key.partition(".")[0] for key in seats}
+                if not self._island.connected:
+                    await self._island.adopt()
                 for seen in await self._island.look():
                     if seen.key in seats:
                         seats[seen.key].seen(seen, jobs)
@@ -537,6 +540,8 @@ class Agent:
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             (folder / "attempt.json").unlink(missing_ok=True)
+            if attempt.seat is not None:
+                await attempt.seat.abandon()
             if attempt in self._disowned:  # its end is not reported
                 self._disowned.remove(attempt)
                 return

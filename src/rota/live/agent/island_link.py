@@ -7,6 +7,8 @@ and is found by the next one. It ends with the agent that ends all jobs.
 import asyncio
 import contextlib
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,8 @@ from rota.live.wire.island import (
 START_TIMEOUT_S = 120.0
 LOOK_AGAIN_S = 0.02
 READ_BYTES = 1 << 16
+END_S = 10.0  # for the host to end with all workers
+LAST_BYTES = 4096  # of the log of a host that did not start
 
 
 class IslandLink:
@@ -48,6 +52,8 @@ class IslandLink:
         self.folder = folder
         self._log, self._devices, self._memory_bytes = log, devices, memory_bytes
         self._called = called
+        self._seated: set[str] = set()  # the keys of its seats
+        self._process: subprocess.Popen[bytes] | None = None  # unless an earlier agent started it
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Done]] = {}
@@ -63,6 +69,11 @@ class IslandLink:
         """Take a seat for a job; starts the host if there is none. Raises AgentError."""
         await self._ensure()
         await self._ask(lambda number: Seat(number=number, key=key, **fields))
+        self._seated.add(key)
+
+    def has(self, key: str) -> bool:
+        """True if there is such a seat: a host that was killed has lost all."""
+        return key in self._seated
 
     async def pause(self, key: str) -> None:
         """Take a seat's workers off their devices. Raises AgentError."""
@@ -74,6 +85,7 @@ class IslandLink:
 
     async def dismiss(self, key: str) -> None:
         """End a seat's workers; where there is no host, there are none."""
+        self._seated.discard(key)
         with contextlib.suppress(AgentError):
             await self._ask(lambda number: Dismiss(number, key))
 
@@ -85,19 +97,31 @@ class IslandLink:
             return []
 
     async def adopt(self) -> bool:
-        """Find the host of an earlier agent; False if there is none."""
+        """Find the host of an earlier agent, with its seats; False if there is none."""
         async with self._lock:
-            return self.connected or await self._connect()
+            if not (self.connected or await self._connect()):
+                return False
+        self._seated = {seen.key for seen in await self.look()}
+        return True
+
+    async def dismiss_others(self, keys: set[str]) -> None:
+        """End the workers of all seats but these."""
+        for key in self._seated - keys:
+            await self.dismiss(key)
 
     async def close(self, *, ends: bool) -> None:
-        """Let go of the host; ``ends``: of all its workers, too."""
-        if ends and self.connected:
+        """Let go of the host; ``ends``: end it with all its workers, and leave nothing of it."""
+        if ends and (self.connected or await self._connect()):
             with contextlib.suppress(AgentError):
                 await self._ask(End)
+            if self._reading is not None:
+                await asyncio.wait([self._reading], timeout=END_S)
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:
             self._reading.cancel()
+        if ends:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -124,33 +148,48 @@ class IslandLink:
         async with self._lock:
             if self.connected or await self._connect():
                 return
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self.folder.glob("*"):  # by a host that was killed
-                with contextlib.suppress(OSError):
-                    left.unlink()
-            environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-            words = [str(self.folder), str(self._devices), str(self._memory_bytes), "--agent"]
+            self._start()
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    while not await self._connect():
+                        if self._process is None or self._process.poll() is not None:
+                            raise AgentError(self._no_host())
+                        await asyncio.sleep(LOOK_AGAIN_S)
+            except TimeoutError:
+                if self._process is not None:
+                    self._process.kill()
+                raise AgentError(self._no_host()) from None
+
+    def _start(self) -> None:
+        """Start a host in an empty folder. Raises AgentError."""
+        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        words = [str(self.folder), str(self._devices), str(self._memory_bytes), "--agent"]
+        try:
+            with contextlib.suppress(FileNotFoundError):  # else by a host that was killed
+                shutil.rmtree(self.folder)
+            self.folder.mkdir(mode=0o700, parents=True)
             with open(self._log, "ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "rota.flow.host",
-                    *words,
-                    stdin=asyncio.subprocess.DEVNULL,
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "rota.flow.host", *words],
+                    stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environment,
                     start_new_session=True,
                 )
-            try:
-                async with asyncio.timeout(START_TIMEOUT_S):
-                    while not await self._connect():
-                        if process.returncode is not None:
-                            raise AgentError(f"the island's host did not start; see {self._log}")
-                        await asyncio.sleep(LOOK_AGAIN_S)
-            except TimeoutError:
-                process.kill()
-                raise AgentError(f"the island's host did not start; see {self._log}") from None
+        except OSError as error:
+            raise AgentError(
+                f"the folder of this node's flow jobs, {self.folder}, can't be made: "
+                f"{error.strerror}; see what is there, and make room"
+            ) from None
+
+    def _no_host(self) -> str:
+        """Why there is no host, by what it has printed last."""
+        with open(self._log, "rb") as log:
+            log.seek(-min(LAST_BYTES, os.path.getsize(self._log)), os.SEEK_END)
+            lines = log.read().decode(errors="replace").split("\n")
+        why = next((each for each in reversed(lines) if each.strip()), "it has printed nothing")
+        return f"the host of this node's flow jobs did not start: {why}; see {self._log}"
 
     async def _connect(self) -> bool:
         try:
@@ -175,6 +214,7 @@ class IslandLink:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+            self._seated.clear()
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(AgentError("the island's host is gone"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import AgentError
@@ -13,6 +15,8 @@ from rota.live.agent.launching import Place, seat_key
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.island import NO_DEVICE, Seen
+
+AGAIN_S = 1.0  # between tries to put workers where there was no room for their buffers
 
 
 class FlowSeat:
@@ -25,6 +29,7 @@ class FlowSeat:
     def __init__(self, attempt: Account, link: IslandLink, devices: Devices) -> None:
         self._attempt, self._link, self._devices = attempt, link, devices
         self.key = seat_key(attempt.record)
+        self._turn = asyncio.Lock()  # the host is asked one thing at a time
         self.is_moving = False
         self.dismissed = False
         self._dismissing = False
@@ -56,16 +61,14 @@ class FlowSeat:
         self._running_since_s = self._attempt.world.monotonic_s()
 
     def adopt(self) -> None:
-        """After an agent's end: the workers are where the record says, if they live."""
+        """After an agent's end: the workers go where the record says, if they live."""
         self._running_since_s = self._attempt.world.monotonic_s()
-        if self._attempt.record.suspended_s is None:
-            self._attempt.spawn(self._settle(self._link.place(self.key, *self._placed())))
+        if self._attempt.state == State.RUNNING:
+            self._attempt.spawn(self._put_back())
 
-    async def _settle(self, asked: Coroutine[Any, Any, None]) -> None:
-        try:
-            await asked
-        except AgentError:
-            return
+    async def abandon(self) -> None:
+        """Give the seat back: the program did not start."""
+        await self._link.dismiss(self.key)
 
     # -- suspensions, moves and resizes ----------------------------------------------------------
 
@@ -73,7 +76,7 @@ class FlowSeat:
         """Take the workers off their GPUs; then call this."""
 
         async def pause() -> None:
-            await self._settle(self._link.pause(self.key))  # without a host there are none
+            await self._take_off()
             then()
 
         self._attempt.spawn(pause())
@@ -104,12 +107,12 @@ class FlowSeat:
         before = attempt.record.gpus
 
         async def resize() -> None:
-            await self._settle(self._link.pause(self.key))
+            await self._take_off()
             attempt.record.gpus = gpus
             error = await self._move()
             if error is not None:
                 attempt.record.gpus = before
-                await self._move()
+                await self._put_back()
             attempt.save_if_there_is_room()
             self.is_moving = False
             if error is None:
@@ -119,14 +122,33 @@ class FlowSeat:
 
         attempt.spawn(resize())
 
+    async def _take_off(self) -> None:
+        """Take the workers off their GPUs; without a host there are none."""
+        async with self._turn:
+            with contextlib.suppress(AgentError):
+                await self._link.pause(self.key)
+
     async def _move(self) -> str | None:
-        """Put the workers on the record's GPUs; what is wrong if they can't be there."""
+        """Put the workers on the record's GPUs; what is wrong if they can't be there.
+
+        Those of a host that was killed are nowhere, as their program finds out by itself.
+        """
         self._told["devices"] = spread(self._told["devices"], self._attempt.record.gpus)
-        try:
-            await self._link.place(self.key, *self._placed())
-        except AgentError as error:
-            return str(error)
+        async with self._turn:
+            try:
+                if self._link.has(self.key):
+                    await self._link.place(self.key, *self._placed())
+            except AgentError as error:
+                return str(error) if self._link.has(self.key) else None
         return None
+
+    async def _put_back(self) -> None:
+        """Put the workers on the record's GPUs as soon as there is room for their buffers."""
+        attempt = self._attempt
+        while not self._dismissing and attempt.state == State.RUNNING:
+            if await self._move() is None:
+                return
+            await asyncio.sleep(AGAIN_S)
 
     def _placed(self) -> tuple[list[int], list[list[int]]]:
         devices = self._told["devices"]
