@@ -6,6 +6,7 @@ A function runs once on fake tensors before it runs on an island; only then it c
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -189,3 +190,22 @@ def needs_much(x: torch.Tensor) -> torch.Tensor:
 
 def gives_much(x: torch.Tensor) -> torch.Tensor:
     return x.repeat(1_000_000)
+
+
+# -- of the programs of jobs -----------------------------------------------------------------------
+
+
+def late_total(x: torch.Tensor) -> torch.Tensor:
+    """Its input plus the sum over all shards, of which the first waits at the gate of its number."""
+    if flow.shard().rank == 0:
+        gated(x)
+    return plus_total(x)
+
+
+def place(x: torch.Tensor) -> torch.Tensor:
+    """The process that it runs in, the core that this is bound to, and its limit RLIMIT_RTTIME."""
+    if isinstance(x, FakeTensor):
+        return torch.empty(3, dtype=torch.int64)
+    print("a line of a worker", flush=True)
+    core = min(os.sched_getaffinity(0))
+    return torch.tensor([os.getpid(), core, resource.getrlimit(resource.RLIMIT_RTTIME)[0]])

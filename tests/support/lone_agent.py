@@ -106,24 +106,27 @@ class LoneAgent:
         job_id: str | None = None,
         attempt: int = 1,
         adapt: dict[str, int | None] | None = None,
+        flow: dict[str, Any] | None = None,
         **more: Any,
     ) -> Message:
         """Start an attempt on these GPUs, of a job of its own unless one is named; the answer.
 
-        ``adapt`` has the limits of batches that the scheduler chooses. ``more`` are other fields of
-        :class:`~rota.model.job.Program`.
+        ``adapt`` has the limits of batches that the scheduler chooses, ``flow`` what is told of a
+        flow job. ``more`` are other fields of :class:`~rota.model.job.Program`.
         """
         number = len(self._agent.attempts) + 1
-        program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": "gpu"} | more
+        processes = "gpu" if flow is None else "flow"
+        program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": processes}
         return self.command(
             "launch",
             job_id=job_id or str(number),
             attempt=attempt,
             name=f"job{number}",
-            program=program,
+            program=program | more,
             gpus=gpus,
             max_gpus=max_gpus,
             adapt=adapt,
+            flow=flow,
             at_s=time.time(),
         )
 

@@ -293,8 +293,8 @@ class Host:
             self._seats = Seats(self._folder, self, self._watch, self._forget)
         alone_s = 0.0  # time for which there was nobody to serve
         while not (self._seats is not None and self._seats.ended) and alone_s < FORSAKEN_S:
-            soon = self._settle_grants() or self._dead_wait or self._memory.waits
-            soon = self._settle_seats() or soon
+            soon = self._settle_seats()
+            soon = self._settle_grants() or soon or self._dead_wait or self._memory.waits
             forsaken = self._seats is not None and self._seats.is_forsaken
             began_s = time.monotonic()
             looks_s = (
@@ -676,7 +676,10 @@ class Host:
         )
 
     def _settle_seats(self) -> bool:
-        """Take workers off their devices, and put them on others; True while some are to come."""
+        """Take workers off their devices, and put them on others.
+
+        True while some are to come, or have just come: their operations are to be ordered.
+        """
         if self._seats is None:
             return False
         soon = False
@@ -685,6 +688,7 @@ class Host:
                 self._take_off(member)
             if not (member.leaves or member.settled) and self._are_placed(member):
                 self._are_there(member)
+                soon = True
             soon = soon or not member.settled
             if member.away and not member.comes and member.is_busy and member.seat is not None:
                 self._seats.called(member.seat)
