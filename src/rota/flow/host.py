@@ -614,7 +614,6 @@ class Host:
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
         for (slot, device), own in zip(pairs, cores, strict=True):
             place = self._places[slot]
-            place.ready = 0
             self._page.tell(slot, DEVICE, device)
             self._bells.ring(slot)
             if not place.gone:
@@ -734,6 +733,8 @@ class Host:
             return
         member.away = member.comes = False
         self._island.join(member.number, member.weight, member.slot_on)
+        for slot in member.order:
+            self._places[slot].ready = 0  # what the island was told before counts no more
         for run in member.log:
             for part in member.parts(run):
                 alive = [slot for slot in part.slots if not self._places[slot].gone]
