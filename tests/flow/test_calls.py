@@ -283,7 +283,7 @@ def test_what_a_program_makes_on_the_way_is_gone_when_it_ends(island, client):
     client.wait()
     assert island.held_bytes(client) == [0, 0]
     # What it has run, and where its workers met.
-    assert sorted(each.name for each in client.parcels.iterdir()) == ["log", "slice1.0"]
+    assert sorted(each.name for each in client.parcels.iterdir()) == ["log", "slice1.0.0"]
 
 
 def test_what_a_client_had_is_gone_with_it(island):

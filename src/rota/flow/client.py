@@ -61,6 +61,7 @@ MOST_WORKERS = 253  # of a client: as many descriptors as come at once
 STARTS_S = 60.0
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 DEFAULT_MEMORY_BYTES = 1 << 30
+KINDS = ("cpu", "cuda")  # of devices
 _NO_HOST = "the island's host is gone, and its workers with it"
 
 
@@ -1081,17 +1082,21 @@ def connect(
 class LocalIsland:
     """An island of a host process of its own, for as long as this object is open."""
 
-    def __init__(self, devices: int, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-        """Raises FlowError."""
+    def __init__(
+        self, devices: int, memory_bytes: int = DEFAULT_MEMORY_BYTES, kind: str = "cpu"
+    ) -> None:
+        """Devices are cores, or GPUs with the kind ``cuda``. Raises FlowError, InputError."""
         if devices < 1:
             raise InputError(f"devices: {devices}; an island has at least one")
+        if kind not in KINDS:
+            raise InputError(f"kind: {kind!r}; write one of {', '.join(KINDS)}")
         memory = Path("/dev/shm")  # noqa: S108  # a folder of its own is made there
         top = str(memory) if os.access(memory, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="rota-flow-", dir=top))
         command = [sys.executable, "-m", "rota.flow.host", str(self.folder)]
         self._owner = os.getpid()
         self._process = subprocess.Popen(
-            [*command, str(devices), str(memory_bytes)],
+            [*command, str(devices), str(memory_bytes), kind],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the program, which ends it
         )
@@ -1152,12 +1157,13 @@ def local(
     *,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     op_timeout_s: float | None = None,
+    kind: str = "cpu",
 ) -> Client:
-    """A client of an island of its own, of so many devices: a core each.
+    """A client of an island of its own, of so many devices: a core each, or with ``cuda`` a GPU.
 
     ``op_timeout_s`` is as for :func:`connect`. Raises FlowError, InputError.
     """
-    island = LocalIsland(devices, memory_bytes)
+    island = LocalIsland(devices, memory_bytes, kind)
     name = f"pid {os.getpid()}"
     try:
         return Client(island.folder, name, devices, 1.0, memory_bytes, op_timeout_s, island.close)

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from rota.errors import FlowError
+from rota.flow.accelerator import Accelerator
 from rota.flow.functions import Shard, drop_group, group_from
 
 TIMEOUT = timedelta(seconds=300)
@@ -22,7 +24,8 @@ LOOK_EVERY_S = 0.05  # while the others have not come
 class Gang:
     """The workers in ``slots``, those of a slice, of which this one is ``rank``.
 
-    They meet at their first operation. ``meeting`` is a file that all of them know and nobody has
+    They meet at their first operation, and again after ``moves``, how often they have changed devices,
+    has grown. ``meeting`` is a file that all of them know and nobody has
     made. ``lost`` says whether one of them has ended; ``losses`` is as in
     :meth:`rota.flow.page.Page.has_lost`.
     """
@@ -33,11 +36,13 @@ class Gang:
         slots: Sequence[int],
         meeting: Path,
         lost: Callable[[], bool],
+        on: Accelerator,
+        moves: Callable[[], int],
         losses: int = 0,
     ) -> None:
         self.rank, self.slots, self.size, self.losses = rank, slots, len(slots), losses
-        self._meeting, self._lost = meeting, lost
-        self._called_off = Path(f"{meeting}.off")  # one of them can't come
+        self._meetings, self._lost, self._on, self._moves = meeting, lost, on, moves
+        self._backend: Any = None
         self._shard = Shard(rank, 1) if self.size == 1 else None
         self._sockets: dict[int, str] = {}
         self._broken = False
@@ -80,8 +85,8 @@ class Gang:
 
     def _meet(self) -> dist.ProcessGroup:
         store = dist.PrefixStore("slice", dist.FileStore(str(self._meeting), self.size))
-        gloo = dist.ProcessGroupGloo(store, self.rank, self.size, TIMEOUT)
-        return group_from(gloo, self.rank, self.size)
+        self._backend = self._on.group(store, self.rank, self.size, TIMEOUT)
+        return group_from(self._backend, self.rank, self.size)
 
     def leave(self) -> None:
         """Hang up on the others, who get an error where they would wait for this worker."""
@@ -90,14 +95,31 @@ class Gang:
         with contextlib.suppress(Exception):
             self.shard()  # who never came would keep the others waiting
         self._broken = True
+        if self._on.moves and self._backend is not None:
+            self._backend.abort()
         for descriptor, name in self._sockets.items():
             _hang_up(descriptor, name)
+
+    @property
+    def _meeting(self) -> Path:
+        return self._meetings.with_name(f"{self._meetings.name}.{self._moves()}")
+
+    @property
+    def _called_off(self) -> Path:
+        """It is there if one of them can't come."""
+        return Path(f"{self._meeting}.off")
+
+    def part(self) -> None:
+        """Let go of a group that is of devices which its workers leave; they meet on others."""
+        if self._shard is not None and self.size > 1 and not self._broken:
+            drop_group(self._shard.group)
+            self._shard = self._backend = None
 
     def end(self) -> None:
         """Let go of the group: its workers meet anew, as another gang."""
         if self._shard is not None and self.size > 1:
             drop_group(self._shard.group)
-            self._shard, self._broken = None, True
+            self._shard, self._backend, self._broken = None, None, True
 
 
 def _sockets() -> dict[int, str]:

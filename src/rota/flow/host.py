@@ -1,11 +1,12 @@
 """The host of an island: brings clients in, starts their workers, and gives out turns.
 
-    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES [--agent]
+    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES KIND [--agent]
 
-serves the clients that connect to the socket in FOLDER until its standard input ends. With --agent
-it serves programs of jobs alone, for which an agent takes seats (:mod:`rota.flow.seats`), until the
-agent ends it, or for some time there is neither an agent nor a program. It loads torch once and
-forks workers; it has one thread and runs no computation.
+has devices of a kind, cpu or cuda, and serves the clients that connect to the socket in FOLDER
+until its standard input ends. With --agent it serves programs of jobs alone, for which an agent
+takes seats (:mod:`rota.flow.seats`), until the agent ends it, or for some time there is neither an
+agent nor a program. It loads torch once and forks workers; it has one thread and runs no
+computation.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import FlowError, InputError
 from rota.flow import wire
+from rota.flow.accelerator import Accelerator, Cores, kind_of
 from rota.flow.island import Island, Operation, Wait
 from rota.flow.limit import Limit
 from rota.flow.memory import Memory
@@ -45,6 +47,7 @@ from rota.flow.page import (
     HOST,
     LOG,
     LOSSES,
+    MOVES,
     NO_DEVICE,
     PLACED,
     PRESENT,
@@ -256,8 +259,14 @@ class Host:
     """See the module. ``folder`` is on a file system in memory."""
 
     def __init__(
-        self, folder: Path, devices: int, memory_bytes: int, order: Order | None = None
+        self,
+        folder: Path,
+        devices: int,
+        memory_bytes: int,
+        order: Order | None = None,
+        on: Callable[[], Accelerator] = Cores,
     ) -> None:
+        self.on = on  # makes what a worker computes on
         self._folder, self._devices, self._memory_bytes = folder, devices, memory_bytes
         self._page = Page(folder / "page", devices, SLOTS, make=True)
         self._bells = Bells(folder)
@@ -614,6 +623,7 @@ class Host:
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
         for (slot, device), own in zip(pairs, cores, strict=True):
             place = self._places[slot]
+            self._page.tell(slot, MOVES, self._page.of(slot, MOVES) + 1)
             self._page.tell(slot, DEVICE, device)
             self._bells.ring(slot)
             if not place.gone:
@@ -980,7 +990,8 @@ class Host:
                 device = member.slots[slot]
                 self._start(member, worker, device, opened)
                 slots[slot] = member.order[worker]
-                self._page.tell(slots[slot], LOSSES, self._page.of(slot, LOSSES))
+                for word in (LOSSES, MOVES):
+                    self._page.tell(slots[slot], word, self._page.of(slot, word))
                 if device >= 0:
                     self._memory.join(member.number, slots[slot], device, member.memory_bytes)
                 del self._places[slot], member.slots[slot]
@@ -1142,7 +1153,7 @@ def _work(
             _take_seat(member.seat, worker)
         folder = host._folder
         page, bells = Page(folder / "page", host._devices, SLOTS), Bells(folder)
-        Worker(client, page, bells, slot=slot, parcels=member.parcels).serve()
+        Worker(client, page, bells, slot=slot, parcels=member.parcels, on=host.on()).serve()
         code = 0
     finally:
         os._exit(code)
@@ -1161,14 +1172,19 @@ def main() -> None:
 
     outline(torch.neg, [Spec((1,), "float32")], 0, 1)  # loads what takes a second
     folder, devices, memory_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    try:
+        on = kind_of(sys.argv[4])
+    except FlowError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(str(error))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        host = Host(folder, devices, memory_bytes)
+        host = Host(folder, devices, memory_bytes, on=on)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"an island of {devices} devices can't be made in {folder}: {error.strerror}")
     try:
-        host.serve(None if sys.argv[4:] == ["--agent"] else sys.stdin.fileno())
+        host.serve(None if sys.argv[5:] == ["--agent"] else sys.stdin.fileno())
     finally:
         host.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 # the least cost of each, and two of each worker.
 RING = 1024
 DEVICE_WORDS = 8 + RING
-SLOT_WORDS = 16
+SLOT_WORDS = 24
 DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # Of a worker: the last operation that it has finished, that has its inputs, that it has begun under
 # a grant, and that it may run without a turn although the grant is gone; the bytes of its buffers.
@@ -39,6 +39,7 @@ DEVICE, PLACED, SPENT_NS = 11, 12, 13
 NO_DEVICE = -1  # its slices can't work
 AWAY = -2  # its program is suspended, and its buffers are in host memory
 PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
+MOVES = 16  # how often its host has put it on devices
 LOSSES = 15  # how often its device was taken from it for a while: see Page.has_lost
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client

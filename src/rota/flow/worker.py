@@ -22,12 +22,14 @@ import torch
 
 from rota.errors import InputError
 from rota.flow import wire
+from rota.flow.accelerator import Accelerator
 from rota.flow.functions import Spec, call
 from rota.flow.gangs import Gang
 from rota.flow.naming import found
 from rota.flow.outline import outline
 from rota.flow.page import (
     ALLOWED,
+    AWAY,
     BEGUN,
     DEVICE,
     FINISHED,
@@ -35,6 +37,7 @@ from rota.flow.page import (
     GONE,
     HELD_BYTES,
     HOST,
+    MOVES,
     PLACED,
     PRESENT,
     READY,
@@ -102,11 +105,12 @@ class Worker:
         *,
         slot: int,
         parcels: Path,
+        on: Accelerator,
     ) -> None:
-        self._client = client
+        self._client, self._on = client, on
         self._page, self._bells = page, bells
         self._slot, self._parcels = slot, parcels
-        self._device = page.of(slot, DEVICE)
+        self._device = AWAY  # until the first look
         self._reader = wire.Reader(wire.ToWorker)
         self._gangs: dict[int, Gang] = {}
         self._functions: dict[int, Function] = {}
@@ -146,9 +150,35 @@ class Worker:
         """Be where the host says; nothing runs here while that is another device."""
         device = self._page.of(self._slot, DEVICE)
         if device != self._device:
+            if self._device >= 0:
+                self._leave_device()
             self._device = device
+            if device >= 0:
+                self._on.take(device)
+                self._each_value(self._on.bring)
             self._page.tell(self._slot, PLACED, device)
             self._bells.ring(HOST)
+
+    def _leave_device(self) -> None:
+        """Nothing runs there: bring all to host memory that is bound to the device."""
+        if self._on.moves:
+            self._each_value(self._on.host)
+            for gang in self._gangs.values():
+                gang.part()
+        self._on.leave()
+
+    def _each_value(self, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Put what this gives in the place of each tensor that the worker has."""
+        if not self._on.moves:
+            return
+        for number, value in self._buffers.items():
+            if isinstance(value, torch.Tensor):
+                self._buffers[number] = moved(value)
+        for running in self._queue:
+            if isinstance(running, Running):
+                for register, value in enumerate(running.registers):
+                    if isinstance(value, torch.Tensor):
+                        running.registers[register] = moved(value)
 
     def _hear(self) -> bool:
         """Take in what the client tells; False if it is gone."""
@@ -229,13 +259,18 @@ class Worker:
             return any(self._is_lost(slot) for slot in message.slots)
 
         meeting = self._parcels / message.meeting
-        gang = Gang(message.rank, message.slots, meeting, lost, message.losses)
+        gang = Gang(
+            message.rank, message.slots, meeting, lost, self._on, self._moves, message.losses
+        )
         before, self._gangs[message.slice] = self._gangs.get(message.slice), gang
         if before is not None:
             before.end()
             for function in self._functions.values():
                 if function.gang is before:
                     function.gang = gang
+
+    def _moves(self) -> int:
+        return self._page.of(self._slot, MOVES)
 
     def _is_lost(self, slot: int) -> bool:
         return self._page.of(slot, READY) == GONE
@@ -260,7 +295,8 @@ class Worker:
         gang = function.gang
         try:
             with _limited(message.most_s):
-                told = outline(function.call, message.inputs, gang.rank, gang.size)
+                place = (gang.rank, gang.size)
+                told = outline(function.call, message.inputs, *place, device=self._on.kind)
         except InputError as error:
             self._answer(wire.Answer(message.request, str(error), "input"))
         except (Exception, *_LEAVES):
@@ -394,6 +430,7 @@ class Worker:
             if function.call is None:
                 raise InputError(function.error)
             values, _ = call(function.call, inputs, function.gang.shard())
+            self._on.finish()
             if len(values) != outputs:
                 raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
             if (most_bytes := function.most_bytes) is not None:
@@ -457,7 +494,8 @@ class Worker:
     def _receive(self, running: Running, step: wire.Receive) -> None:
         if step.empty is not None:
             dtype = getattr(torch, step.empty.dtype)
-            running.registers[step.register] = torch.empty(step.empty.shape, dtype=dtype)
+            empty = torch.empty(step.empty.shape, dtype=dtype)
+            running.registers[step.register] = self._on.bring(empty)
             return
         values = [self._part(running, each) for each in step.parts]
         poison = next((each for each in values if isinstance(each, Poison)), None)
@@ -478,7 +516,7 @@ class Worker:
         except FileNotFoundError:
             return Poison("lost", "a worker has ended before it sent what this one needs")
         drop(self._parcels, name)  # it had this one reader
-        return value
+        return self._on.bring(value)
 
     # -- buffers ---------------------------------------------------------------------------------
 
@@ -496,10 +534,10 @@ class Worker:
 
     def _put(self, message: wire.Put) -> torch.Tensor:
         if message.packed:
-            return unpack(message.packed)
+            return self._on.bring(unpack(message.packed))
         value = receive(self._parcels, message.parcel, copy=True)
         drop(self._parcels, message.parcel)
-        return value
+        return self._on.bring(value)
 
     def _fetch(self, message: wire.Fetch) -> None:
         value = self._buffers[message.buffer]

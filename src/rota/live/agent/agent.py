@@ -111,6 +111,7 @@ class Agent:
             folder.node(node) / "island.log",
             devices.num_gpus,
             memory_bytes,
+            devices.kind,
             self._has_called,
         )
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))

@@ -47,10 +47,12 @@ class IslandLink:
         log: Path,
         devices: int,
         memory_bytes: int,
+        kind: str,
         called: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self._log, self._devices, self._memory_bytes = log, devices, memory_bytes
+        self._kind = kind
         self._called = called
         self._seated: set[str] = set()  # the keys of its seats
         self._process: subprocess.Popen[bytes] | None = None  # unless an earlier agent started it
@@ -163,14 +165,14 @@ class IslandLink:
     def _start(self) -> None:
         """Start a host in an empty folder. Raises AgentError."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        words = [str(self.folder), str(self._devices), str(self._memory_bytes), "--agent"]
+        words = [str(self.folder), str(self._devices), str(self._memory_bytes), self._kind]
         try:
             with contextlib.suppress(FileNotFoundError):  # else by a host that was killed
                 shutil.rmtree(self.folder)
             self.folder.mkdir(mode=0o700, parents=True)
             with open(self._log, "ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "rota.flow.host", *words],
+                    [sys.executable, "-m", "rota.flow.host", *words, "--agent"],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

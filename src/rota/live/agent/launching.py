@@ -60,8 +60,6 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
     in_gang, flow = program["processes"] == "gpu", message.get("flow")
     if flow is not None:
-        if devices.kind != "cpu":
-            raise AgentError("flow jobs run on slots of CPU cores alone by now: this node has GPUs")
         workers = max(len(gpus), most_gpus)
         flow = flow | {"devices": [*gpus, *[NO_DEVICE] * (workers - len(gpus))]}
     # A launcher takes all the GPUs that it sees, whatever its script uses.
@@ -147,6 +145,8 @@ def rank_requests(
             home = Folder(folder.parents[4])
             environment[island.FOLDER] = str(home.island(node_name(folder)))
             environment[island.KEY] = seat_key(record)
+            if devices.kind == "cuda":
+                environment["CUDA_VISIBLE_DEVICES"] = ""  # the program computes on no GPU itself
         if adopt is not None:
             environment |= adopt[slot]
         if record.visible is not None:

@@ -54,7 +54,7 @@ class FlowSeat:
             memory_bytes=told["memory_bytes"],
             log=request["log"],
             workdir=request["workdir"],
-            env=request["env"],
+            env=request["env"] | self._visible(),
             groups=place.groups if place is not None else [],
             tag=request["tag"],
         )
@@ -149,6 +149,13 @@ class FlowSeat:
             if await self._move() is None:
                 return
             await asyncio.sleep(AGAIN_S)
+
+    def _visible(self) -> dict[str, str]:
+        """The GPUs that workers see: all of the node, so that they can be on any of them."""
+        if self._devices.kind != "cuda":
+            return {}
+        ids = ",".join(self._devices.ids)
+        return {"CUDA_VISIBLE_DEVICES": ids, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def _placed(self) -> tuple[list[int], list[list[int]]]:
         devices = self._told["devices"]
