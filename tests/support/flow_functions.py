@@ -196,7 +196,7 @@ def gives_much(x: torch.Tensor) -> torch.Tensor:
 
 
 def late_total(x: torch.Tensor) -> torch.Tensor:
-    """The sum over all shards is added; the first shard waits at the gate of its number."""
+    """Its input plus the sum over all shards; the first one waits at the gate of its number."""
     if flow.shard().rank == 0:
         gated(x)
     return plus_total(x)

@@ -24,8 +24,8 @@ LOOK_EVERY_S = 0.05  # while the others have not come
 class Gang:
     """The workers in ``slots``, those of a slice, of which this one is ``rank``.
 
-    They meet at their first operation, and again after ``moves``, how often they have changed devices,
-    has grown. ``meeting`` is a file that all of them know and nobody has
+    They meet at their first operation, and again if ``moves``, how often they have changed devices,
+    has grown and their group is of these. ``meeting`` is a file that all of them know and nobody has
     made. ``lost`` says whether one of them has ended; ``losses`` is as in
     :meth:`rota.flow.page.Page.has_lost`.
     """

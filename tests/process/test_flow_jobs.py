@@ -1,0 +1,405 @@
+"""Flow jobs: an agent, the host of its node's island, and programs whose workers come and go."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rota.folder import Folder
+from support.flow_functions import FOLDER, Gate
+from support.lone_agent import LoneAgent
+
+from .conftest import SCRIPTS, Cluster, until
+
+TESTS = Path(__file__).parents[1]
+OPERATIONS = 20  # of a batch of the script, beside the one that is held
+IDLE_S = 0.5
+
+
+class Job:
+    """The script on an agent, and the gates that it stops at."""
+
+    def __init__(
+        self,
+        agent: LoneAgent,
+        folder: Path,
+        workers: int,
+        batches: int,
+        *,
+        gpus: list[int] | None = None,
+        idle_s: float | None = None,
+        **more: Any,
+    ) -> None:
+        folder.mkdir()
+        self.agent, self.folder, self.workers, self.batches = agent, folder, workers, batches
+        self.gate = Gate(folder, 1)
+        env = {FOLDER: str(folder), "PYTHONPATH": str(TESTS)}
+        run = f"python {SCRIPTS}/flow_job.py {workers} {batches}"
+        gpus = list(range(workers)) if gpus is None else gpus
+        told = {"weight": 1.0, "memory_bytes": None, "idle_s": idle_s}
+        self.launched = agent.launch(run, gpus, len(gpus), env=env, flow=told, **more)
+        self.attempt = agent.attempt
+
+    def begin(self, batch: int) -> None:
+        """Begin a batch, and return with its first operation held."""
+        (self.folder / f"go{batch}").touch()
+        self.gate.wait_begun()
+
+    def until_at(self, batch: int) -> None:
+        """Wait until the script waits before a batch."""
+        until((self.folder / f"at{batch}").exists, f"the script is at batch {batch}")
+
+    def pids(self) -> list[int]:
+        """The processes of its workers, as the agent knows them."""
+        return list(self.agent.attempt.worker_pids)
+
+    def until_on(self, *gpus: int) -> None:
+        """Wait until the host says that the workers are on these GPUs."""
+
+        def devices() -> Any:
+            return self.agent.attempt.progress.get("flow", {}).get("devices")
+
+        until(lambda: devices() == list(gpus), f"the workers are on {gpus}")
+
+    def ended(self) -> dict[str, Any]:
+        """What the agent says of its end."""
+        kinds = ("ended", "lost")
+        return self.agent.await_(
+            lambda m: m["type"] in kinds and m["job_id"] == self.attempt.job_id
+        )
+
+    def ends_well(self) -> None:
+        """Wait for its end, and see that each operation has run once."""
+        ended = self.ended()
+        assert (ended["type"], ended.get("exit_code")) == ("ended", 0), self.log()
+        recorded = (self.folder / "record").read_bytes()
+        assert recorded == b"a" * self.workers * (1 + OPERATIONS * self.batches)
+        total = 3 * self.workers
+        lines = [line for line in self.log().splitlines() if line.startswith("batch")]
+        values = [float(each) + total for each in [1, 2] * self.workers]
+        assert [line.rpartition(" [")[0] for line in lines] == [
+            f"batch {batch} {values}" for batch in range(self.batches)
+        ]
+
+    def log(self) -> str:
+        return (self.attempt.folder / "rank0.log").read_text()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Callable[[], LoneAgent]]:
+    """Agents on one folder, each the next of one that has vanished; the last one is shut down."""
+    home, stack = tmp_path / "home", contextlib.ExitStack()
+    home.mkdir()
+    made: list[LoneAgent] = []
+
+    def start() -> LoneAgent:
+        if made:
+            made[-1].join()
+        made.append(stack.enter_context(LoneAgent(home)))
+        return made[-1]
+
+    island = Folder(home).island("node0")
+    with stack:
+        yield start
+    assert not island.exists()
+    assert not island.parent.exists()
+
+
+def hosts(agent: LoneAgent) -> list[psutil.Process]:
+    """The living hosts of an agent's node."""
+    island, found = str(agent._agent.folder.island("node0")), []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if island in process.cmdline():
+                found.append(process)
+    return found
+
+
+# -- suspensions and resizes -----------------------------------------------------------------------
+
+
+def test_a_flow_job_is_suspended_moved_and_resized_between_its_operations(launch, agent):
+    job = launch(3, 4, gpus=[0, 1, 2])
+    job.begin(0)
+    asked = agent.begin("suspend")
+    agent.heeded()
+    job.gate.open()
+    assert agent.answer(asked)["type"] == "done"
+    assert (job.folder / "record").stat().st_size < 3 * OPERATIONS
+    assert agent.command("resume", gpus=[0, 1, 3])["type"] == "done"
+    job.until_at(1)
+    job.until_on(0, 1, 3)
+    job.begin(1)
+    asked = agent.begin("resize", gpus=[3, 2, 1])
+    agent.heeded()
+    refused = agent.command("suspend")
+    assert "is being resized; ask again" in refused["error"]
+    job.gate.open()
+    assert agent.answer(asked)["type"] == "done"
+    job.until_at(2)
+    job.until_on(2, 1, 3)
+    for batch in (2, 3):
+        job.begin(batch)
+        job.gate.open()
+    job.ends_well()
+    assert "[2, 1, 3]" in job.log()
+
+
+def test_a_job_whose_slice_loses_a_gpu_ends_with_that_error(launch, agent):
+    job = launch(3, 2)
+    job.until_at(0)
+    assert agent.command("resize", gpus=[0, 2])["type"] == "done"
+    (job.folder / "go0").touch()
+    assert job.ended()["exit_code"] == 1
+    assert "SliceChangedError" in job.log()
+    assert "make another slice" in job.log()
+
+
+def test_an_idle_job_says_so_and_says_when_it_calls(launch, agent):
+    job = launch(2, 1, idle_s=IDLE_S)
+    job_id = job.attempt.job_id
+    agent.await_(lambda m: m["type"] == "idle" and m["job_id"] == job_id)
+    assert agent.command("suspend")["type"] == "done"
+    assert not [m for m in agent.said if m["type"] == "called" and m["job_id"] == job_id]
+    (job.folder / "go0").touch()
+    agent.await_(lambda m: m["type"] == "called" and m["job_id"] == job_id)
+    assert agent.command("resume", gpus=[1, 3])["type"] == "done"
+    job.gate.wait_begun()
+    job.gate.open()
+    job.ends_well()
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["running", "suspending", "suspended", "resuming"])
+def test_a_flow_job_that_is_stopped_ends_in_whatever_state(launch, agent, state):
+    job = launch(2, 1)
+    job.begin(0)
+    until(lambda: len(job.pids()) == 2, "its workers are known")
+    pids = job.pids()
+    if state != "running":
+        asked = agent.begin("suspend")
+    if state in ("suspended", "resuming"):
+        job.gate.open()
+        agent.answer(asked)
+    if state == "resuming":
+        agent.begin("resume", gpus=[2, 3])
+    agent.begin("stop")
+    ended = job.ended()
+    assert not any(map(psutil.pid_exists, pids))
+    assert ended["type"] == "ended"
+    assert ended["stop_asked"] or ended["exit_code"] == 0
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_the_end_of_a_script_that_is_killed_is_told_once_its_workers_are_gone(
+    launch, agent, suspended
+):
+    job = launch(2, 2)
+    job.begin(0)
+    job.gate.open()
+    job.until_at(1)
+    until(lambda: len(job.pids()) == 2, "its workers are known")
+    pids = job.pids()
+    if suspended:
+        agent.command("suspend")
+    os.kill(job.attempt.ranks[0].worker, signal.SIGKILL)
+    ended = job.ended()
+    assert not any(map(psutil.pid_exists, pids))
+    assert ended["type"] == ("lost" if suspended else "ended")
+    if suspended:
+        assert "killed while suspended" in ended["error"]
+
+
+def test_a_worker_that_is_killed_ends_its_own_job_alone(launch, agent):
+    job, other = launch(2, 1), launch(2, 1)
+    job.until_at(0)
+    other.begin(0)
+    until(lambda: len(job.attempt.worker_pids) == 2, "its workers are known")
+    os.kill(job.attempt.worker_pids[1], signal.SIGKILL)
+    (job.folder / "go0").touch()
+    assert job.ended()["exit_code"] == 1
+    assert "WorkerLostError" in job.log()
+    other.gate.open()
+    other.ends_well()
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_jobs_end_with_the_host_and_the_next_job_has_another(launch, agent, suspended):
+    job = launch(2, 2)
+    job.begin(0)
+    until(lambda: len(job.pids()) == 2, "its workers are known")
+    pids = job.pids()
+    if suspended:
+        job.gate.open()
+        job.until_at(1)
+        agent.command("suspend")
+    [host] = hosts(agent)
+    host.kill()
+    until(lambda: not any(map(psutil.pid_exists, pids)), "its workers are gone")
+    if suspended:
+        assert agent.command("resume", gpus=[0, 1])["type"] == "done"
+        (job.folder / "go1").touch()
+    assert job.ended()["exit_code"] == 1
+    assert "WorkerLostError: the island's host is gone" in job.log()
+    following = launch(2, 1)
+    following.begin(0)
+    following.gate.open()
+    following.ends_well()
+
+
+# -- agents that vanish ----------------------------------------------------------------------------
+
+
+def test_agents_that_vanish_at_any_point_lose_no_operation_and_repeat_none(agents, tmp_path):
+    agent = agents()
+    job = Job(agent, tmp_path / "job", 3, 6, gpus=[0, 1, 2], idle_s=IDLE_S)
+
+    def next_agent() -> None:
+        nonlocal agent
+        agent.vanish()
+        agent = job.agent = agents()
+
+    job.begin(0)
+    next_agent()  # while it runs
+    assert agent.attempt.state == "running"
+    job.gate.open()
+    job.until_at(1)
+
+    job.begin(1)
+    agent.begin("suspend")
+    agent.heeded()
+    next_agent()  # while it is being suspended
+    job.gate.open()
+    job.until_at(2)
+
+    job.begin(2)
+    asked = agent.begin("suspend")
+    job.gate.open()
+    agent.answer(asked)
+    agent.begin("resume", gpus=[1, 2, 3])
+    next_agent()  # while it is being resumed
+    job.until_at(3)
+    job.until_on(3, 1, 2)
+
+    agent.await_(lambda m: m["type"] == "idle")
+    agent.command("suspend")
+    next_agent()  # while it is suspended because it is idle
+    assert agent.attempt.state == "suspended"
+    (job.folder / "go3").touch()
+    agent.await_(lambda m: m["type"] == "called")
+    assert [m["type"] for m in agent._agent._greeting()].count("called") == 1
+    agent.command("resume", gpus=[0, 1, 2])
+    job.gate.wait_begun()
+    job.gate.open()
+    job.until_at(4)
+
+    job.begin(4)
+    agent.begin("resize", gpus=[3, 1, 2])
+    agent.heeded()
+    next_agent()  # while it is being resized
+    job.gate.open()
+    job.until_at(5)
+    assert agent.command("resize", gpus=[3, 1, 2])["type"] == "done"
+    job.begin(5)
+    job.gate.open()
+    job.ends_well()
+    assert len(hosts(agent)) == 1
+
+
+def test_an_agent_dismisses_seats_of_jobs_that_it_does_not_know(agents, tmp_path):
+    agent = agents()
+    job = Job(agent, tmp_path / "job", 1, 1)
+    job.begin(0)
+    until(job.pids, "its worker is known")
+    pids, shim = job.pids(), job.attempt.ranks[0].shim
+    record = job.attempt.folder / "attempt.json"
+    agent.vanish()
+    agent.join()
+    record.rename(record.with_name("kept.json"))
+    agent = agents()
+    until(lambda: not any(map(psutil.pid_exists, pids)), "its worker is gone")
+    until(lambda: not psutil.pid_exists(shim), "its script has ended")
+
+
+# -- launches that fail ----------------------------------------------------------------------------
+
+
+def test_a_launch_without_a_folder_for_the_island_fails_with_one_clear_error(agents, tmp_path):
+    agent = agents()
+    island = Folder(tmp_path / "home").island("node0")
+    island.write_text("somebody's file")
+    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
+    failed = agent.launch("python none.py", [0], 1, flow=told)
+    assert failed["error"] == (
+        f"the folder of this node's flow jobs, {island}, can't be made: Not a directory; "
+        "see what is there, and make room"
+    )
+    assert not hosts(agent)
+    island.unlink()
+
+
+def test_a_script_that_does_not_start_leaves_no_seat(launch, agent, tmp_path):
+    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
+    failed = agent.launch(
+        "python x.py", [0], 1, flow=told, workdir=str(tmp_path / "none"), job_id="77"
+    )
+    assert failed["type"] in ("failed", "done")
+    job = launch(1, 1)
+    job.begin(0)
+    job.gate.open()
+    job.ends_well()
+
+
+# -- on a cluster ----------------------------------------------------------------------------------
+
+
+def submit(cluster: Cluster, out: str, workers: int, batches: int, **more: Any) -> tuple[str, Gate]:
+    """Submit the script, which writes to the folder ``out``; the job's id, and its gate."""
+    folder = cluster.base / out
+    folder.mkdir()
+    env = {FOLDER: str(folder), "PYTHONPATH": str(TESTS)}
+    run = f"python {SCRIPTS}/flow_job.py {workers} {batches}"
+    job = cluster.submit(run, gpus=workers, processes="flow", env=env, **more)
+    return job, Gate(folder, 1)
+
+
+def test_an_idle_flow_job_makes_room_and_comes_back_when_it_calls(make_cluster):
+    cluster = make_cluster()
+    island = cluster.folder.island(cluster.node_names()[0])
+    job, gate = submit(cluster, "flow", 2, 2, idle="1s")
+    other = cluster.train("other", "--until", gpus=2)
+    (cluster.base / "flow" / "go0").touch()
+    gate.wait_begun()
+    gate.open()
+    cluster.until_step_advances("other")
+    assert cluster.show(job)["reason"] == "IDLE"
+    (cluster.base / "flow" / "go1").touch()
+    until(lambda: cluster.show(job)["reason"] != "IDLE", "it has called")
+    (cluster.base / "other" / "enough").touch()
+    cluster.ends(other)
+    gate.wait_begun()
+    flow = until(lambda: cluster.client.why(job).get("flow"), "it is told what it does")
+    assert flow["devices"] == [0, 1]
+    gate.open()
+    cluster.ends(job)
+    assert (cluster.base / "flow" / "record").read_bytes() == b"a" * 2 * (1 + 2 * OPERATIONS)
+    cluster.down()
+    assert not island.parent.exists()
+
+
+def test_a_flow_job_that_runs_is_taken_down_with_its_cluster(make_cluster):
+    cluster = make_cluster(options=("--cpus", "sad"))
+    island = cluster.folder.island(cluster.node_names()[0])
+    job, gate = submit(cluster, "flow", 2, 1)
+    (cluster.base / "flow" / "go0").touch()
+    gate.wait_begun()
+    until(lambda: len(cluster.of_job(job)) >= 3, "its script and its workers are the job's")
+    cluster.down()
+    assert not island.parent.exists()
