@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,10 @@ class Job:
 class Host:
     """A host of jobs."""
 
-    def __init__(self, folder: Path, local: Path) -> None:
+    def __init__(self, folder: Path, local: Path, program: str = "rota.flow.host") -> None:
         self.folder, self.local = folder, local
-        command = [sys.executable, "-m", "rota.flow.host", str(folder), str(DEVICES)]
-        self.process = subprocess.Popen([*command, str(DEVICE_BYTES), "--agent"])
+        command = [sys.executable, "-m", program, str(folder), str(DEVICES)]
+        self.process = subprocess.Popen([*command, str(DEVICE_BYTES), "cpu", "--agent"])
         until((folder / CONTROL).exists, "the host serves")
         self.agent = Agent(folder)
         self.page = Page(folder / "page", DEVICES, SLOTS)
@@ -153,13 +154,13 @@ class Host:
         return psutil.Process(self.process.pid).num_fds()
 
 
-@pytest.fixture(scope="module")
-def host(folder: Path) -> Iterator[Host]:
-    """A host of four devices, for all tests of this module."""
+@contextmanager
+def serving(folder: Path, program: str = "rota.flow.host") -> Iterator[Host]:
+    """A host of four devices."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="rota-seats-", dir="/dev/shm") as top:
         (place := Path(top) / "island").mkdir()
-        host = Host(place, folder)
+        host = Host(place, folder, program)
         try:
             yield host
             host.agent.ask(island.End)
@@ -168,6 +169,13 @@ def host(folder: Path) -> Iterator[Host]:
         finally:
             host.process.kill()
             host.process.wait()
+
+
+@pytest.fixture(scope="module")
+def host(folder: Path) -> Iterator[Host]:
+    """For all tests of this module."""
+    with serving(folder) as made:
+        yield made
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ class Accelerator(Protocol):
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """The backend of a process group whose collectives take tensors of the device."""
 
+    def hang_up(self, backend: Any) -> None:
+        """Have those fail who wait for this worker in a group; its sockets are hung up anyway."""
+
 
 class Cores:
     """Cores of this machine: operations are over when they return."""
@@ -65,6 +68,9 @@ class Cores:
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """See :class:`Accelerator`."""
         return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    def hang_up(self, backend: Any) -> None:
+        """See :class:`Accelerator`."""
 
 
 class Cuda:
@@ -108,6 +114,10 @@ class Cuda:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         return dist.ProcessGroupNCCL(store, rank, size, options)
+
+    def hang_up(self, backend: Any) -> None:
+        """See :class:`Accelerator`."""
+        backend.abort()
 
 
 def kind_of(name: str) -> type[Cores] | type[Cuda]:

@@ -24,9 +24,9 @@ LOOK_EVERY_S = 0.05  # while the others have not come
 class Gang:
     """The workers in ``slots``, those of a slice, of which this one is ``rank``.
 
-    They meet at their first operation, and again if ``moves``, how often they have changed devices,
-    has grown and their group is of these. ``meeting`` is a file that all of them know and nobody has
-    made. ``lost`` says whether one of them has ended; ``losses`` is as in
+    They meet at their first operation, and again after :meth:`part`, in another file for each of
+    their ``moves`` to other devices; the names begin with ``meeting``, and nobody has made the
+    files. ``lost`` says whether one of them has ended; ``losses`` is as in
     :meth:`rota.flow.page.Page.has_lost`.
     """
 
@@ -95,8 +95,8 @@ class Gang:
         with contextlib.suppress(Exception):
             self.shard()  # who never came would keep the others waiting
         self._broken = True
-        if self._on.moves and self._backend is not None:
-            self._backend.abort()
+        if self._backend is not None:
+            self._on.hang_up(self._backend)
         for descriptor, name in self._sockets.items():
             _hang_up(descriptor, name)
 

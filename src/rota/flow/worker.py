@@ -111,6 +111,7 @@ class Worker:
         self._page, self._bells = page, bells
         self._slot, self._parcels = slot, parcels
         self._device = AWAY  # until the first look
+        page.tell(slot, PLACED, AWAY)
         self._reader = wire.Reader(wire.ToWorker)
         self._gangs: dict[int, Gang] = {}
         self._functions: dict[int, Function] = {}
@@ -131,6 +132,7 @@ class Worker:
         for each in (self._client, bell):
             poll.register(each, select.POLLIN)
         Barrier()  # as the host relies on
+        self._bells.ring(HOST)  # it may wait to hear that this worker is away
         while True:
             self._settle()
             waits, until_ns = False, time.monotonic_ns() + LISTEN_EVERY_NS
