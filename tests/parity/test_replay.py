@@ -12,8 +12,9 @@ from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.store.codec import encode
 from rota.store.events import EventStore
+from support.flow_functions import FOLDER, Gate
 
-from ..process.conftest import Cluster, until
+from ..process.conftest import SCRIPTS, Cluster, until
 
 
 def read(database: Path) -> list:
@@ -150,3 +151,48 @@ def test_a_live_run_with_retries_dependencies_and_types_replays_alike(tmp_path, 
         decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
         assert decisions > 5
         assert commands >= 9
+
+
+def test_a_live_run_with_flow_jobs_replays_to_the_same_plans_and_commands(tmp_path):
+    settings = {"quantum_s": "0.5"}
+    cluster = Cluster(tmp_path, "gandiva", 2, **settings)
+    try:
+        cluster.up()
+        jobs = []
+        for number, idle in enumerate((None, "0.5", None)):
+            (folder := tmp_path / f"flow{number}").mkdir()
+            env = {FOLDER: str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
+            run = f"python {SCRIPTS}/flow_job.py 2 3"
+            share = {"weight": 1 + number}
+            gate = Gate(folder, 1)
+            gate.open(3)
+            job = cluster.submit(
+                run,
+                gpus=2,
+                processes="flow",
+                env=env,
+                share=share,
+                **({"idle": idle} if idle else {}),
+            )
+            jobs.append((job, folder, gate))
+        other = cluster.train("other", "--until")
+        for batch in (0, 1):
+            for _, folder, _ in jobs:
+                (folder / f"go{batch}").touch()
+                until((folder / f"at{batch + 1}").exists, f"batch {batch} is over")
+        idle = jobs[1][0]
+        until(lambda: cluster.show(idle)["reason"] == "IDLE", "it has called nothing for a while")
+        cluster.kill_controller()
+        cluster.up()
+        for job, folder, _ in jobs:
+            (folder / "go2").touch()
+            cluster.ends(job)
+        (tmp_path / "other" / "enough").touch()
+        cluster.ends(other)
+    finally:
+        cluster.close()
+    events = read(cluster.folder.database)
+    for keep_indexes in (True, False):
+        decisions, commands = replay(events, create("gandiva", settings), keep_indexes=keep_indexes)
+        assert decisions > 5
+        assert commands > 8

@@ -345,6 +345,18 @@ def test_a_launch_without_a_folder_for_the_island_fails_with_one_clear_error(age
     island.unlink()
 
 
+def test_an_agent_that_ends_while_a_host_starts_leaves_neither(agents, tmp_path):
+    agent = agents()
+    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
+    program = {"run": "sleep 1000", "workdir": str(tmp_path), "env": {}, "processes": "flow"}
+    about = {"job_id": "1", "attempt": 1, "name": "early", "gpus": [0], "max_gpus": 1}
+    asked = agent.begin("launch", program=program, flow=told, adapt=None, at_s=0.0, **about)
+    until(lambda: agent._agent.attempts, "it is being launched")
+    agent._loop.call_soon_threadsafe(agent.attempt.stop)
+    assert "told to end before it had started" in agent.answer(asked)["error"]
+    until(lambda: not agent._agent._island._seated, "its seat is given back")
+
+
 def test_a_script_that_does_not_start_leaves_no_seat(launch, agent, tmp_path):
     told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
     failed = agent.launch(
@@ -385,8 +397,6 @@ def test_an_idle_flow_job_makes_room_and_comes_back_when_it_calls(make_cluster):
     (cluster.base / "other" / "enough").touch()
     cluster.ends(other)
     gate.wait_begun()
-    flow = until(lambda: cluster.client.why(job).get("flow"), "it is told what it does")
-    assert flow["devices"] == [0, 1]
     gate.open()
     cluster.ends(job)
     assert (cluster.base / "flow" / "record").read_bytes() == b"a" * 2 * (1 + 2 * OPERATIONS)
@@ -400,6 +410,12 @@ def test_a_flow_job_that_runs_is_taken_down_with_its_cluster(make_cluster):
     job, gate = submit(cluster, "flow", 2, 1)
     (cluster.base / "flow" / "go0").touch()
     gate.wait_begun()
-    until(lambda: len(cluster.of_job(job)) >= 3, "its script and its workers are the job's")
+    workers = [p for p in cluster.processes() if "rota.flow.host" in p.parent().cmdline()]
+    assert len(workers) == 2
+    script = cluster.pids(job)["worker"]
+    groups = {
+        Path(f"/proc/{pid}/cgroup").read_text() for pid in (script, *(p.pid for p in workers))
+    }
+    assert len(groups) == 1
     cluster.down()
     assert not island.parent.exists()

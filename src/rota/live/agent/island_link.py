@@ -130,17 +130,17 @@ class IslandLink:
     async def _ask(self, message: Callable[[int], Any]) -> Done:
         if self._writer is None:
             raise AgentError("the island's host is gone")
-        self._number += 1
+        number = self._number = self._number + 1
         future = asyncio.get_running_loop().create_future()
-        self._waiting[self._number] = future
+        self._waiting[number] = future
         try:
-            self._writer.write(line_of(message(self._number)))
+            self._writer.write(line_of(message(number)))
             await self._writer.drain()
             done: Done = await future
         except OSError:
             raise AgentError("the island's host is gone") from None
         finally:
-            self._waiting.pop(self._number, None)
+            self._waiting.pop(number, None)
         if done.error is not None:
             raise AgentError(done.error)
         return done
