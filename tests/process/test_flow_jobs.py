@@ -13,12 +13,14 @@ import pytest
 from rota.folder import Folder
 from support.flow_functions import FOLDER, Gate
 from support.lone_agent import LoneAgent
+from support.small_disk import small_disk
 
 from .conftest import SCRIPTS, Cluster, until
 
 TESTS = Path(__file__).parents[1]
 OPERATIONS = 20  # of a batch of the script, beside the one that is held
 IDLE_S = 0.5
+TOLD = {"weight": 1.0, "memory_bytes": None, "idle_s": None}  # of a flow job
 
 
 class Job:
@@ -41,7 +43,7 @@ class Job:
         env = {FOLDER: str(folder), "PYTHONPATH": str(TESTS)}
         run = f"python {SCRIPTS}/flow_job.py {workers} {batches}"
         gpus = list(range(workers)) if gpus is None else gpus
-        told = {"weight": 1.0, "memory_bytes": None, "idle_s": idle_s}
+        told = TOLD | {"idle_s": idle_s}
         self.launched = agent.launch(run, gpus, len(gpus), env=env, flow=told, **more)
         self.attempt = agent.attempt
 
@@ -335,8 +337,7 @@ def test_a_launch_without_a_folder_for_the_island_fails_with_one_clear_error(age
     agent = agents()
     island = Folder(tmp_path / "home").island("node0")
     island.write_text("somebody's file")
-    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
-    failed = agent.launch("python none.py", [0], 1, flow=told)
+    failed = agent.launch("python none.py", [0], 1, flow=TOLD)
     assert failed["error"] == (
         f"the folder of this node's flow jobs, {island}, can't be made: Not a directory; "
         "see what is there, and make room"
@@ -345,28 +346,29 @@ def test_a_launch_without_a_folder_for_the_island_fails_with_one_clear_error(age
     island.unlink()
 
 
+def test_a_launch_in_full_host_memory_fails_with_one_clear_error(tmp_path, monkeypatch):
+    with small_disk(tmp_path / "memory", 32 << 10) as memory:
+        monkeypatch.setattr("rota.folder.HOST_MEMORY", memory)
+        (home := tmp_path / "home").mkdir()
+        with LoneAgent(home) as agent:
+            failed = agent.launch("python none.py", [0], 1, flow=TOLD)
+            island = Folder(home).island("node0")
+            why = f"an island of 4 devices can't be made in {island}: No space left on device"
+            assert failed["error"].startswith(
+                f"the host of this node's flow jobs did not start: {why}; see "
+            )
+            assert not island.exists()
+
+
 def test_an_agent_that_ends_while_a_host_starts_leaves_neither(agents, tmp_path):
     agent = agents()
-    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
     program = {"run": "sleep 1000", "workdir": str(tmp_path), "env": {}, "processes": "flow"}
     about = {"job_id": "1", "attempt": 1, "name": "early", "gpus": [0], "max_gpus": 1}
-    asked = agent.begin("launch", program=program, flow=told, adapt=None, at_s=0.0, **about)
+    asked = agent.begin("launch", program=program, flow=TOLD, adapt=None, at_s=0.0, **about)
     until(lambda: agent._agent.attempts, "it is being launched")
     agent._loop.call_soon_threadsafe(agent.attempt.stop)
     assert "told to end before it had started" in agent.answer(asked)["error"]
     until(lambda: not agent._agent._island._seated, "its seat is given back")
-
-
-def test_a_script_that_does_not_start_leaves_no_seat(launch, agent, tmp_path):
-    told = {"weight": 1.0, "memory_bytes": None, "idle_s": None}
-    failed = agent.launch(
-        "python x.py", [0], 1, flow=told, workdir=str(tmp_path / "none"), job_id="77"
-    )
-    assert failed["type"] in ("failed", "done")
-    job = launch(1, 1)
-    job.begin(0)
-    job.gate.open()
-    job.ends_well()
 
 
 # -- on a cluster ----------------------------------------------------------------------------------

@@ -116,7 +116,6 @@ class Member:
         self.whole = True  # all its workers are alive
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
-        self.since_s = time.monotonic()
         self.leaves = False  # its devices: it has no new turns there, and will be away
         self.away = False  # from its devices,
         self.comes = False  # and about to come back
@@ -651,7 +650,6 @@ class Host:
                 devices=seat.devices,
                 operations=0,
                 outstanding=0,
-                idle_s=0.0,
                 spent_s=[],
                 held_bytes=[],
                 memory_bytes=seat.told.memory_bytes or self._memory_bytes,
@@ -660,7 +658,6 @@ class Host:
                 waits=Wait.WORK,
             )
         self._prune(member)
-        idle_since_s = max(member.since_s, member.busy_at_s)
         alive = [slot for slot in member.order if not self._places[slot].gone]
         waiting = (
             self._island.waiting(member.number) if not (member.away or member.stands) else None
@@ -673,7 +670,6 @@ class Host:
             devices=seat.devices,
             operations=max((page.of(slot, FINISHED) for slot in alive), default=0),
             outstanding=member.outstanding,
-            idle_s=0.0 if member.is_busy else time.monotonic() - idle_since_s,
             spent_s=[page.of(slot, SPENT_NS) / 1e9 for slot in member.order],
             held_bytes=[page.of(slot, HELD_BYTES) for slot in member.order],
             memory_bytes=member.memory_bytes,

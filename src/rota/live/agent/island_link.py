@@ -101,9 +101,10 @@ class IslandLink:
     async def adopt(self) -> bool:
         """Find the host of an earlier agent, with its seats; False if there is none."""
         async with self._lock:
-            if not (self.connected or await self._connect()):
-                return False
-        self._seated = {seen.key for seen in await self.look()}
+            if not self.connected:
+                if not await self._connect():
+                    return False
+                self._seated = {seen.key for seen in await self.look()}
         return True
 
     async def dismiss_others(self, keys: set[str]) -> None:

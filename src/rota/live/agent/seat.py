@@ -34,8 +34,9 @@ class FlowSeat:
         self.dismissed = False
         self._dismissing = False
         self._said = ""  # to the controller: that nothing is called, or then that something is
-        self._running_since_s = 0.0
+        self._idle_s = 0.0  # for which it has had its GPUs since it called something
         self._before: tuple[float, Seen] | None = None
+        self._ran = False  # when it was seen last
         self._seen_s: float | None = None
 
     # -- starting, and being found -------------------------------------------------------------
@@ -58,11 +59,9 @@ class FlowSeat:
             groups=place.groups if place is not None else [],
             tag=request["tag"],
         )
-        self._running_since_s = self._attempt.world.monotonic_s()
 
     def adopt(self) -> None:
         """After an agent's end: the workers go where the record says, if they live."""
-        self._running_since_s = self._attempt.world.monotonic_s()
         if self._attempt.state == State.RUNNING:
             self._attempt.spawn(self._put_back())
 
@@ -87,8 +86,9 @@ class FlowSeat:
 
         async def go_on() -> None:
             error = await self._move()
-            self._said, self.is_moving = "", False
-            self._running_since_s = self._attempt.world.monotonic_s()
+            if self._said:
+                self._said, self._idle_s = "", 0.0
+            self.is_moving = False
             then(error)
 
         self._attempt.spawn(go_on())
@@ -194,12 +194,12 @@ class FlowSeat:
         """The host has told what the workers do; ``jobs`` are the ids of jobs by their keys."""
         attempt, world = self._attempt, self._attempt.world
         now_s = world.monotonic_s()
-        idle_s = self._told["idle_s"]
         attempt.worker_pids = seen.pids
-        if idle_s is not None and attempt.state == State.RUNNING and self._said != "idle":
-            ran_s = now_s - self._running_since_s
-            if not seen.outstanding and min(seen.idle_s, ran_s) >= idle_s:
-                self._say("idle")
+        self._count_idle(seen, now_s)
+        most_s = self._told["idle_s"]
+        runs = attempt.state == State.RUNNING and self._said != "idle"
+        if most_s is not None and runs and self._idle_s >= most_s:
+            self._say("idle")
         if self._said == "idle" and seen.outstanding:
             self._say("called")
         use = self._use(seen, now_s, jobs)
@@ -207,6 +207,15 @@ class FlowSeat:
         told |= {"flow": use} | self._utilisation(use, world.now_s())
         if attempt.state == State.RUNNING and _differs(attempt.progress, told):
             attempt.note_progress(told)
+
+    def _count_idle(self, seen: Seen, now_s: float) -> None:
+        """Count the time with GPUs: others may take turns with it, and it may be away for long."""
+        runs, before = self._attempt.state == State.RUNNING, self._before
+        if before is None or seen.outstanding or seen.operations != before[1].operations:
+            self._idle_s = 0.0
+        elif runs and self._ran and seen.present:
+            self._idle_s += now_s - before[0]
+        self._ran = runs
 
     def called(self) -> None:
         """The program, whose workers have no GPUs, has called something."""

@@ -90,8 +90,8 @@ ToIsland = Seat | Pause | Place | Dismiss | Look | End
 class Seen(Struct, kw_only=True):
     """A seat and its program by now.
 
-    ``devices`` are those of its workers. ``operations`` are over, ``outstanding`` are not, and for
-    ``idle_s`` there was none. ``spent_s`` is the computing of each worker, ``held_bytes`` what its
+    ``devices`` are those of its workers. ``operations`` are over, ``outstanding`` are not.
+    ``spent_s`` is the computing of each worker, ``held_bytes`` what its
     buffers have; ``pids`` are those that live. ``waits`` says what the next operation waits for
     (see :class:`rota.flow.island.Wait`), on which device, behind which seat.
     """
@@ -102,7 +102,6 @@ class Seen(Struct, kw_only=True):
     devices: list[int]
     operations: int
     outstanding: int
-    idle_s: float
     spent_s: list[float]
     held_bytes: list[int]
     memory_bytes: int
