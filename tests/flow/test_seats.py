@@ -341,6 +341,14 @@ def test_a_job_has_no_more_memory_than_its_seat_and_comes_back_only_where_there_
         assert kept.result().sum() == 200_000
 
 
+def test_workers_that_have_hardly_begun_can_be_moved(seat):
+    job = seat(0, 1)
+    for _ in range(20):  # they are being forked
+        with job.connect():
+            job.move(2, 3)
+            job.move(0, 1)
+
+
 def test_a_command_that_is_overtaken_is_answered_and_workers_that_have_not_left_stay(seat, gate):
     job = seat(0, 1)
     with job.connect() as client:

@@ -84,6 +84,7 @@ class Attempt:
             background=False,
         )
         self.ranks, self.ended, self.saved = [Rank(1000 * number)], None, []
+        self.worker_pids = []
 
     def save_if_there_is_room(self):
         self.saved.append(self.record.millicores)
