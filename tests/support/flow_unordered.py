@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rota.flow.host import Host
 from rota.flow.island import Island, Operation, Ticket
@@ -63,8 +64,8 @@ class FirstCome(Island):
 class UnorderedHost(Host):
     """A host that has such an island."""
 
-    def __init__(self, folder: Path, devices: int, memory_bytes: int) -> None:
-        super().__init__(folder, devices, memory_bytes)
+    def __init__(self, folder: Path, devices: int, *more: Any, **options: Any) -> None:
+        super().__init__(folder, devices, *more, **options)
         self._island = FirstCome(range(devices))
         self._barrier.works = False  # without which there are no grants
 
@@ -73,7 +74,7 @@ class UnorderedHost(Host):
 def unordered_island(devices: int) -> Iterator[tuple[Path, int]]:
     """Such an island: its folder, for ``flow.connect``, and the pid of its host."""
     folder = Path(tempfile.mkdtemp(prefix="rota-flow-unordered-", dir="/dev/shm"))
-    command = [sys.executable, "-m", __name__, str(folder), str(devices), str(1 << 30)]
+    command = [sys.executable, "-m", __name__, str(folder), str(devices), str(1 << 30), "cpu"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             while not (folder / SOCKET).exists():
