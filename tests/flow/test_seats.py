@@ -501,33 +501,36 @@ def test_a_worker_that_is_killed_is_lost_alone(seat):
         assert torch.equal(function(there, "plus_total")(y).shards()[0], x + 4)
 
 
-def test_the_workers_of_a_program_that_is_killed_are_gone_and_its_seat_is_free(seat, host):
+def program(job: Job) -> int:
+    """Fork a process that is the job's program; its number, once it is there."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            client = job.connect()
+            os.write(writer, b"%d" % len(client.devices))
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    assert os.read(reader, 1) == b"%d" % len(job.devices)
+    os.close(reader)
+    return pid
+
+
+def test_the_workers_of_a_program_that_is_killed_are_gone_and_its_seat_is_free(seat):
     job = seat(0, 1)
-    code = (
-        "import sys, pathlib; from rota.flow.client import Client\n"
-        "client = Client(pathlib.Path(sys.argv[1]), '', 1, 1.0, None, key=sys.argv[2])\n"
-        "print('here', flush=True); sys.stdin.read()"
-    )
     for away in (False, True):
-        program = subprocess.Popen(
-            [sys.executable, "-c", code, str(host.folder), job.key],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert program.stdout is not None
-        assert program.stdin is not None
-        assert program.stdout.readline() == b"here\n"
+        pid = program(job)
         with pytest.raises(FlowError, match="the job has a client already"):
             job.connect()
-        pids = job.seen.pids
+        workers = job.seen.pids
         if away:
             job.pause()
-        program.kill()
-        program.wait()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         until(lambda: not job.seen.present, "the host knows")
-        assert not any(map(psutil.pid_exists, pids))
-        program.stdin.close()
-        program.stdout.close()
+        assert not any(map(psutil.pid_exists, workers))
     asked = job.begin_place(0, 1)  # without a program
     assert job.agent.answer(asked).error is None
     with job.connect() as client:
@@ -556,17 +559,13 @@ def test_a_job_that_is_dismissed_ends_in_whatever_state(seat, gate):
 
 def test_programs_that_come_and_go_leave_nothing_in_the_host(seat, host):
     job = seat(0)
-    job.connect().close()
-    before = host.descriptors()
-    for _ in range(300):
-        job.connect().close()
-    until(lambda: not job.seen.present, "the last one is gone")
-    assert host.descriptors() <= before + SLOTS  # the bells of all slots, which are made once
-    halfway = host.descriptors()
-    for _ in range(100):
-        job.connect().close()
-    until(lambda: not job.seen.present, "the last one is gone")
-    assert host.descriptors() <= halfway
+    descriptors = []
+    for connections in (20, 100):  # the bells of slots are made once
+        for _ in range(connections):
+            job.connect().close()
+        until(lambda: not job.seen.present, "the last one is gone")
+        descriptors.append(host.descriptors())
+    assert descriptors[1] <= descriptors[0]
     assert not list(host.folder.glob("client*"))
 
 
