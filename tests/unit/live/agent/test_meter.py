@@ -26,6 +26,7 @@ class Rank:
 
 class Attempt:
     phase = None
+    worker_pids: tuple[int, ...] = ()
 
     def __init__(self, job_id, shim, *gpus, state="running"):
         self.job_id, self.number, self.state = job_id, 1, state
