@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from rota.flow.client import (
         Client,
         Function,
-        LocalIsland,
         Program,
         ShardedBuffer,
         Slice,
         cond,
-        connect,
-        local,
         repeat,
     )
     from rota.flow.functions import Shard, shard
+    from rota.flow.islands import LocalIsland, connect, local
     from rota.flow.layout import Each, Replicated, Split
 
 __all__ = [
@@ -53,9 +51,12 @@ __all__ = [
 ]
 _ELSEWHERE = {
     "Each": "layout",
+    "LocalIsland": "islands",
     "Replicated": "layout",
     "Shard": "functions",
     "Split": "layout",
+    "connect": "islands",
+    "local": "islands",
     "shard": "functions",
 }
 

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import select
-import shutil
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +25,7 @@ from rota.errors import (
     WorkerLostError,
 )
 from rota.flow import wire
+from rota.flow.forks import keep_from_forks
 from rota.flow.functions import Spec
 from rota.flow.layout import Each, Layout, Replicated, Split, shard_shape, whole_shape
 from rota.flow.naming import Named, named
@@ -49,19 +44,14 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.program import Call, Choose, Lies, Trace, extra_bytes, lowered
-from rota.live.wire.island import FOLDER, KEY
 
 if TYPE_CHECKING:
     import torch
 
-    from rota.flow.notebook import Hold
-
 MOST_AHEAD = 1000  # operations of a worker that are not done as a program is called
 MOST_WORKERS = 253  # of a client: as many descriptors as come at once
-STARTS_S = 60.0
+ANSWERS_S = 60.0  # within which a host answers
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
-DEFAULT_MEMORY_BYTES = 1 << 30
-KINDS = ("cpu", "cuda")  # of devices
 _NO_HOST = "the island's host is gone, and its workers with it"
 
 
@@ -84,7 +74,7 @@ class Client:
             raise InputError(f"op_timeout_s is {op_timeout_s!r}: give seconds above 0, or None")
         self._on_close, self._op_timeout_s = on_close, op_timeout_s
         self._host = socket.socket(socket.AF_UNIX)
-        self._host.settimeout(STARTS_S)
+        self._host.settimeout(ANSWERS_S)
         try:
             self._host.connect(str(folder / SOCKET))
             wanted = devices if isinstance(devices, int) else list(devices)
@@ -138,7 +128,7 @@ class Client:
         for each in (self._host, *self._workers):
             self._poll.register(each, select.POLLIN)
         self.closed = False
-        _here.add(self)
+        keep_from_forks(self)
 
     # -- what programs use -----------------------------------------------------------------------
 
@@ -1023,153 +1013,6 @@ def _product(shape: Sequence[int]) -> int:
     for each in shape:
         found *= each
     return found
-
-
-# -- islands of one program ------------------------------------------------------------------------
-
-
-def connect(
-    folder: str | os.PathLike[str] | None = None,
-    *,
-    gpus: int | str | None = None,
-    name: str = "",
-    devices: Sequence[int] | int = 1,
-    weight: float = 1.0,
-    memory_bytes: int | None = None,
-    op_timeout_s: float | None = None,
-    idle_s: float | None = None,
-) -> Client:
-    """A client of the job which this program is of, of a new job, or of the island in ``folder``.
-
-    With ``gpus``, a number or a range such as "1..4", a flow job is submitted to the cluster, and
-    ends with the client: this waits for its start. The job has the weight, and the memory of each
-    GPU; after ``idle_s`` without an operation it gives its GPUs up until the next one. In an
-    island's folder, ``devices`` are numbers of its devices, or how many of the least loaded. An
-    operation that runs longer than ``op_timeout_s`` ends the workers that run it.
-
-    Raises FlowError, InputError, and what submitting a job raises.
-    """
-    if folder is not None:
-        place, name = Path(folder).absolute(), name or f"pid {os.getpid()}"
-        return Client(place, name, devices, weight, memory_bytes, op_timeout_s)
-    if gpus is None:
-        if KEY not in os.environ:
-            raise InputError(
-                "connect: this program is of no flow job; submit it with `processes: flow`, say "
-                "how many gpus= a job for it is to have, or take flow.local(devices)"
-            )
-        place = Path(os.environ[FOLDER])
-        return Client(place, name, 1, 1.0, None, op_timeout_s, key=os.environ[KEY])
-    from rota.flow.notebook import Hold
-
-    fields: dict[str, Any] = {"resources": {"gpus": gpus}, "share": {"weight": weight}}
-    if memory_bytes is not None:
-        fields["resources"]["gpu_memory"] = f"{memory_bytes / 1e9:.9f} GB"
-    if idle_s is not None:
-        fields["idle"] = idle_s
-    if name:
-        fields["name"] = name
-    hold = Hold(fields)
-    _here.add(hold)
-    try:
-        wanted = (hold.island, name, 1, 1.0, None, op_timeout_s, hold.close)
-        return Client(*wanted, key=hold.key)
-    except BaseException:
-        hold.close()
-        raise
-
-
-class LocalIsland:
-    """An island of a host process of its own, for as long as this object is open."""
-
-    def __init__(
-        self, devices: int, memory_bytes: int = DEFAULT_MEMORY_BYTES, kind: str = "cpu"
-    ) -> None:
-        """Devices are cores, or GPUs with the kind ``cuda``. Raises FlowError, InputError."""
-        if devices < 1:
-            raise InputError(f"devices: {devices}; an island has at least one")
-        if kind not in KINDS:
-            raise InputError(f"kind: {kind!r}; write one of {', '.join(KINDS)}")
-        memory = Path("/dev/shm")  # noqa: S108  # a folder of its own is made there
-        top = str(memory) if os.access(memory, os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="rota-flow-", dir=top))
-        command = [sys.executable, "-m", "rota.flow.host", str(self.folder)]
-        self._owner = os.getpid()
-        self._process = subprocess.Popen(
-            [*command, str(devices), str(memory_bytes), kind],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the program, which ends it
-        )
-        _here.add(self)
-        until_s = time.monotonic() + STARTS_S
-        while not (self.folder / SOCKET).exists():
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                self.close()
-                raise FlowError("the island's host did not start; see what it printed")
-            time.sleep(0.01)
-
-    def connect(self, **options: Any) -> Client:
-        """As :func:`connect`, here."""
-        return connect(self.folder, **options)
-
-    def close(self) -> None:
-        """End the host and all workers."""
-        self._hang_up()
-        if os.getpid() != self._owner:  # a process that the program has forked
-            return
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def forked(self) -> None:
-        """In a process that the program has forked: it is not this one's."""
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-_here: weakref.WeakSet[Client | LocalIsland | Hold] = weakref.WeakSet()
-
-
-def _let_go_of_all() -> None:
-    """In a forked process: the connections are its parent's, and end with it."""
-    for each in list(_here):
-        each.forked()
-
-
-os.register_at_fork(after_in_child=_let_go_of_all)
-
-
-def local(
-    devices: int,
-    *,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
-    op_timeout_s: float | None = None,
-    kind: str = "cpu",
-) -> Client:
-    """A client of an island of its own, of so many devices: a core each, or with ``cuda`` a GPU.
-
-    ``op_timeout_s`` is as for :func:`connect`. Raises FlowError, InputError.
-    """
-    island = LocalIsland(devices, memory_bytes, kind)
-    name = f"pid {os.getpid()}"
-    try:
-        return Client(island.folder, name, devices, 1.0, memory_bytes, op_timeout_s, island.close)
-    except BaseException:
-        island.close()
-        raise
 
 
 def repeat(times: int, body: Callable[..., Any], *values: Any) -> Any:
