@@ -71,6 +71,7 @@ def test_weights_after_steps_of_a_pipeline_are_those_of_one_process(pipelines):
         torch.testing.assert_close(one, w.detach(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.cluster  # six programs that train for a while
 @pytest.mark.parametrize("name", ["pipeline", "actor_learner", "mixture"])
 def test_both_of_a_pair_print_the_same(name):
     plain, rota = (printed(f"{kind}_{name}.py") for kind in ("plain", "rota"))
