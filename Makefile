@@ -70,7 +70,7 @@ test: $(STAMP) ## run the tests, of real clusters one for each live path
 	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster"
 
 test-cluster: $(STAMP) ## run the other tests of real clusters
-	@$(PYTEST) $(MANY_AT_ONCE) -m cluster tests/process tests/parity tests/docs/test_examples.py tests/unit/flow
+	@$(PYTEST) $(MANY_AT_ONCE) -m cluster tests/process tests/parity tests/docs/test_examples.py
 
 # For example: make test-stress TESTS="tests/parity tests/process/test_nodes.py" TIMES=20 WORKERS=2
 TESTS :=

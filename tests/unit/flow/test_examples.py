@@ -1,8 +1,5 @@
 """The examples of programs that drive several devices do what one process does."""
 
-import os
-import re
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -69,31 +66,3 @@ def test_weights_after_steps_of_a_pipeline_are_those_of_one_process(pipelines):
         optimizer.step()
     for one, w in zip(found, own, strict=True):
         torch.testing.assert_close(one, w.detach(), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.cluster  # six programs that train for a while
-@pytest.mark.parametrize("name", ["pipeline", "actor_learner", "mixture"])
-def test_both_of_a_pair_print_the_same(name):
-    plain, rota = (printed(f"{kind}_{name}.py") for kind in ("plain", "rota"))
-    assert plain
-    assert [words for words, _ in rota] == [words for words, _ in plain]
-    for (_, one), (_, other) in zip(plain, rota, strict=True):
-        assert one == pytest.approx(other, rel=1e-3)
-
-
-def printed(script):
-    """The lines of a script that is run: their words, and their numbers."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, script, "--steps", "20"],
-        cwd=EXAMPLES,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    number = r"-?\d+\.?\d*"
-    return [
-        (re.sub(number, "#", line), [float(each) for each in re.findall(number, line)])
-        for line in done.stdout.splitlines()
-    ]
