@@ -112,9 +112,9 @@ class FlowSeat:
             error = await self._move()
             if error is not None:
                 attempt.record.gpus = before
-                await self._put_back()
-            attempt.save_if_there_is_room()
+                attempt.spawn(self._put_back())
             self.is_moving = False
+            attempt.save_if_there_is_room()
             if error is None:
                 attempt.done(command_id, gpus=gpus)
             else:
@@ -148,6 +148,7 @@ class FlowSeat:
         while not self._dismissing and attempt.state == State.RUNNING:
             if await self._move() is None:
                 return
+            await self._take_off()  # a resize that was cut short may have put them on other GPUs
             await asyncio.sleep(AGAIN_S)
 
     def _visible(self) -> dict[str, str]:
