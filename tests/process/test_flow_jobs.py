@@ -371,6 +371,20 @@ def test_an_agent_that_ends_while_a_host_starts_leaves_neither(agents, tmp_path)
     until(lambda: not agent._agent._island._seated, "its seat is given back")
 
 
+def test_an_agent_that_ends_leaves_no_host_that_does_not_answer(agents, tmp_path, monkeypatch):
+    agent = agents()
+    job = Job(agent, tmp_path / "job", 1, 1)
+    job.begin(0)
+    job.gate.open()
+    job.ends_well()
+    monkeypatch.setattr("rota.live.agent.island_link.END_S", 0.1)
+    [host] = hosts(agent)
+    host.suspend()
+    agent.vanish()
+    agent.join()
+    until(lambda: not host.is_running() or host.status() == psutil.STATUS_ZOMBIE, "it is gone")
+
+
 # -- on a cluster ----------------------------------------------------------------------------------
 
 

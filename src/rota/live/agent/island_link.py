@@ -8,6 +8,9 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,6 +39,7 @@ LOOK_AGAIN_S = 0.02
 READ_BYTES = 1 << 16
 END_S = 10.0  # for the host to end with all workers
 LAST_BYTES = 4096  # of the log of a host that did not start
+CREDENTIALS = struct.Struct("3i")  # of who listens to a socket: pid, user, group
 
 
 class IslandLink:
@@ -101,11 +105,7 @@ class IslandLink:
     async def adopt(self) -> bool:
         """Find the host of an earlier agent, with its seats; False if there is none."""
         async with self._lock:
-            if not self.connected:
-                if not await self._connect():
-                    return False
-                self._seated = {seen.key for seen in await self.look()}
-        return True
+            return self.connected or await self._connect()
 
     async def dismiss_others(self, keys: set[str]) -> None:
         """End the workers of all seats but these."""
@@ -114,11 +114,12 @@ class IslandLink:
 
     async def close(self, *, ends: bool) -> None:
         """Let go of the host; ``ends``: end it with all its workers, and leave nothing of it."""
-        if ends and (self.connected or await self._connect()):
-            with contextlib.suppress(AgentError):
-                await self._ask(End)
-            if self._reading is not None:
-                await asyncio.wait([self._reading], timeout=END_S)
+        if ends:
+            try:
+                async with asyncio.timeout(END_S):
+                    await self._end()
+            except TimeoutError:
+                self._kill()
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:
@@ -127,6 +128,23 @@ class IslandLink:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """End the host; returns once it is gone."""
+        if self.connected or await self._connect():
+            with contextlib.suppress(AgentError):
+                await self._ask(End)
+            if self._reading is not None:
+                await asyncio.wait([self._reading])
+
+    def _kill(self) -> None:
+        """Kill a host that does not answer; its workers end with it."""
+        if self._writer is not None:
+            connection = self._writer.get_extra_info("socket")
+            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            pid, _, _ = CREDENTIALS.unpack(told)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def _ask(self, message: Callable[[int], Any]) -> Done:
         if self._writer is None:
@@ -195,11 +213,13 @@ class IslandLink:
         return f"the host of this node's flow jobs did not start: {why}; see {self._log}"
 
     async def _connect(self) -> bool:
+        """Find a host, with its seats; False if there is none."""
         try:
             reader, self._writer = await asyncio.open_unix_connection(self.folder / CONTROL)
         except OSError:
             return False
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+        self._seated = {seen.key for seen in await self.look()}
         return True
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
