@@ -48,7 +48,6 @@ from rota.flow.page import (
     LOG,
     LOSSES,
     MOVES,
-    NO_DEVICE,
     PLACED,
     PRESENT,
     READY,
@@ -63,7 +62,7 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.seats import Seats, Taken
-from rota.live.wire.island import Seen
+from rota.live.wire.island import NO_DEVICE, Seen
 
 SLOTS = 256
 LIKE = 0.75  # lengths of operations that differ by less count as equal

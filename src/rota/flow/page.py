@@ -19,6 +19,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rota.live.wire.island import NO_DEVICE
+
 # Turns of a device that may be given out and not yet done: the island's window, of some 40 turns at
 # the least cost of each, and two of each worker.
 RING = 1024
@@ -36,7 +38,6 @@ USED_BYTES, ALLOWED_BYTES, TAKEN, TOLD = 7, 8, 9, 10
 # And the device that its host has put it on, that on which it is by its own word, and how long it
 # has computed.
 DEVICE, PLACED, SPENT_NS = 11, 12, 13
-NO_DEVICE = -1  # its slices can't work
 AWAY = -2  # its program is suspended, and its buffers are in host memory
 PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
 MOVES = 16  # how often its host has put it on devices

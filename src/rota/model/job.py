@@ -131,6 +131,7 @@ def powers_of_two(least: int, most: int) -> tuple[int, ...]:
 
 
 BACKGROUND, FOREGROUND = "background", "foreground"
+WEIGHTS = (1e-3, 1e6)  # from, to: what the weight of a flow job may be
 MAX_SLOWDOWN = 1.1  # of a foreground job's steps by a background one, unless the job says otherwise
 
 

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from rota.model.job import BACKGROUND, FLOW, FOREGROUND, MAX_SLOWDOWN, Adapt, Share
+from rota.model.job import BACKGROUND, FLOW, FOREGROUND, MAX_SLOWDOWN, WEIGHTS, Adapt, Share
 from rota.request.values import check_keys, is_number, refuse
 
 FIELDS = ("role", "max_slowdown", "weight")
 ROLES = (BACKGROUND, FOREGROUND)
 MOST_SLOWDOWN = 100.0
-LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e6
 
 
 def share_of(
@@ -44,8 +43,9 @@ def _weight(value: Any, processes: str) -> float | None:
         return None
     if processes != FLOW:
         refuse("share.weight", value, f"only flow jobs have one: add processes: {FLOW}")
-    if not is_number(value) or not LEAST_WEIGHT <= value <= MOST_WEIGHT:
-        fix = f"write a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:.0f}, such as 4"
+    least, most = WEIGHTS
+    if not is_number(value) or not least <= value <= most:
+        fix = f"write a number from {least:g} to {most:.0f}, such as 4"
         refuse("share.weight", value, fix)
     return float(value)
 

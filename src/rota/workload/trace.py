@@ -37,7 +37,6 @@ MAX_GPUS = 1_000_000
 MAX_ID = 200
 MAX_BATCH = 1_000_000_000
 MAX_S = 1e10  # three centuries; in much longer times a float loses milliseconds
-WEIGHTS = (1e-3, 1e6)  # from, to: what the weight of a flow job may be
 SPEEDS = (1e-3, 1e3)  # from, to: what a speed by GPU type may be besides 0
 
 

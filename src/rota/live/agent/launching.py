@@ -25,7 +25,6 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup
 from rota.live.wire import Message, clock, island
-from rota.live.wire.island import NO_DEVICE
 from rota.model.job import MAX_SLOWDOWN
 from rota.share.mps import mps_environment
 
@@ -61,7 +60,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
     in_gang, flow = program["processes"] == "gpu", message.get("flow")
     if flow is not None:
         workers = max(len(gpus), most_gpus)
-        flow = flow | {"devices": [*gpus, *[NO_DEVICE] * (workers - len(gpus))]}
+        flow = flow | {"devices": [*gpus, *[island.NO_DEVICE] * (workers - len(gpus))]}
     # A launcher takes all the GPUs that it sees, whatever its script uses.
     cooperative = uses_library(program) and (in_gang or len(gpus) == 1)
     world = len(gpus) if in_gang else 1

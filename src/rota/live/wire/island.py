@@ -15,7 +15,7 @@ from rota.errors import FlowError
 
 CONTROL = "control.sock"  # where agents find the host, in the island's folder
 FOLDER, KEY = "ROTA_FLOW_ISLAND", "ROTA_FLOW_KEY"  # by which a job's program finds its seat
-NO_DEVICE = -1
+NO_DEVICE = -1  # of a worker whose slices can't work
 MOST_BYTES = 1 << 24  # of a line
 
 Number = Annotated[int, Meta(ge=0, lt=1 << 53)]

@@ -6,7 +6,16 @@ from math import inf
 from sys import intern
 from typing import Any
 
-from rota.model.job import BACKGROUND, FOREGROUND, MET_BY, Dependency, Elastic, JobSpec, Share
+from rota.model.job import (
+    BACKGROUND,
+    FOREGROUND,
+    MET_BY,
+    WEIGHTS,
+    Dependency,
+    Elastic,
+    JobSpec,
+    Share,
+)
 from rota.workload.readers.base import (
     Report,
     Source,
@@ -18,7 +27,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED, WEIGHTS
+from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
 
 TEXTS = ("vc", "user", "model")
 NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
