@@ -88,6 +88,7 @@ class Client:
         self._from_host = wire.Reader(wire.FromHost)
         answers = self._from_host.take(data)
         if not answers or isinstance(answers[0], wire.Refused):
+            self._host.close()
             raise FlowError(answers[0].error if answers else f"the island at {folder} is gone")
         welcome: wire.Welcome = answers[0]
         self.devices = welcome.devices
@@ -1040,8 +1041,9 @@ def cond(predicate: Any, yes: Callable[..., Any], no: Callable[..., Any], *value
         return cond(predicate, yes, no, *values)
 
     client = predicate._client
-    program = client._conds.setdefault((yes, no), Program(client, either))
-    return program(predicate, *values)
+    if (yes, no) not in client._conds:
+        client._conds[yes, no] = Program(client, either)
+    return client._conds[yes, no](predicate, *values)
 
 
 def _either(
