@@ -246,6 +246,7 @@ def test_jobs_end_with_the_host_and_the_next_job_has_another(launch, agent, susp
     host.kill()
     until(lambda: not any(map(psutil.pid_exists, pids)), "its workers are gone")
     if suspended:
+        until(lambda: not job.pids(), "the agent knows that they are")
         assert agent.command("resume", gpus=[0, 1])["type"] == "done"
         (job.folder / "go1").touch()
     assert job.ended()["exit_code"] == 1

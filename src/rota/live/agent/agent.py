@@ -223,9 +223,12 @@ class Agent:
                 jobs = {key: key.partition(".")[0] for key in seats}
                 if not self._island.connected:
                     await self._island.adopt()
-                for seen in await self._island.look():
-                    if seen.key in seats:
-                        seats[seen.key].seen(seen, jobs)
+                told = {each.key: each for each in await self._island.look()}
+                for key, seat in seats.items():
+                    if key in told:
+                        seat.seen(told[key], jobs)
+                    else:
+                        seat.unseen()
 
     def _has_called(self, key: str) -> None:
         """The program of a flow job whose workers have no GPUs has called something."""

@@ -209,6 +209,10 @@ class FlowSeat:
         if attempt.state == State.RUNNING and _differs(attempt.progress, told):
             attempt.note_progress(told)
 
+    def unseen(self) -> None:
+        """The host does not know the seat, or is gone: there are no workers."""
+        self._attempt.worker_pids = []
+
     def _count_idle(self, seen: Seen, now_s: float) -> None:
         """Count the time with GPUs: others may take turns with it, and it may be away for long."""
         runs, before = self._attempt.state == State.RUNNING, self._before
