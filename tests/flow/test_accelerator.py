@@ -1,5 +1,6 @@
 """Buffers are on the devices of their workers, and in host memory while these have none."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from rota import flow
-from rota.errors import FlowError
+from rota.errors import FlowError, WorkerLostError
 from rota.flow.accelerator import Cores, kind_of
+from support.fake_gpus import HIDDEN
 
 from .test_seats import DEVICES, Host, Job, serving
 
@@ -72,6 +74,14 @@ def test_a_program_in_the_middle_goes_on_where_its_worker_is_then(gpus: Host, ga
         job.place(1)
         assert values[0].result().tolist() == [4.0, 4.0]
         assert values[2].result().tolist() == [2.0, 2.0]
+
+
+def test_a_worker_that_can_not_have_its_gpu_says_so_in_the_log_of_its_job(gpus: Host) -> None:
+    job = Job(gpus, [1], 1.0, env=dict(os.environ) | {HIDDEN: "1"})
+    with job.connect() as client:
+        with pytest.raises(WorkerLostError, match="exit code 1"):
+            client.wait()
+        assert "FlowError: there is no GPU 1" in job.log.read_text()
 
 
 def test_kinds_that_are_not_there_are_refused() -> None:

@@ -5,6 +5,7 @@
 A tensor on a made-up GPU is in host memory like any other, but has a type of its own.
 """
 
+import os
 import shutil
 import sys
 from datetime import timedelta
@@ -15,6 +16,9 @@ import torch
 import torch.distributed as dist
 
 from rota import flow
+from rota.errors import FlowError
+
+HIDDEN = "HIDDEN_FAKE_GPU"  # the GPU that a job's workers can't have
 
 
 class OnGpu(torch.Tensor):
@@ -30,6 +34,8 @@ class FakeGpus:
         self._device: int | None = None
 
     def take(self, device: int) -> None:
+        if os.environ.get(HIDDEN) == str(device):
+            raise FlowError(f"there is no GPU {device}")
         self._device = device
 
     def leave(self) -> None:

@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -1130,7 +1131,7 @@ def _take_seat(seat: Taken, worker: int) -> None:
 def _work(
     host: Host, parent: int, client: socket.socket, slot: int, member: Member, worker: int
 ) -> NoReturn:
-    """In a forked process: be a worker until client or host is gone."""
+    """In a forked process: be a worker until client or host is gone; its error is printed."""
     from rota.flow.worker import Worker
 
     code = 1
@@ -1150,6 +1151,8 @@ def _work(
         page, bells = Page(folder / "page", host._devices, SLOTS), Bells(folder)
         Worker(client, page, bells, slot=slot, parcels=member.parcels, on=host.on()).serve()
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
