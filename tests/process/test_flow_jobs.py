@@ -386,6 +386,24 @@ def test_an_agent_that_ends_leaves_no_host_that_does_not_answer(agents, tmp_path
     until(lambda: not host.is_running() or host.status() == psutil.STATUS_ZOMBIE, "it is gone")
 
 
+def test_a_host_that_does_not_answer_ends_its_jobs_and_keeps_no_other_out(
+    agents, tmp_path, monkeypatch
+):
+    agent = agents()
+    job = Job(agent, tmp_path / "job", 1, 2)
+    job.begin(0)
+    monkeypatch.setattr("rota.live.agent.island_link.ANSWERS_S", 0.1)
+    [host] = hosts(agent)
+    host.suspend()
+    until(lambda: job.attempt.ended is not None, "the job ends, without its workers")
+    assert "the island's host is gone" in job.log()
+    monkeypatch.undo()
+    other = Job(agent, tmp_path / "other", 1, 1)
+    other.begin(0)
+    other.gate.open()
+    other.ends_well()
+
+
 # -- on a cluster ----------------------------------------------------------------------------------
 
 

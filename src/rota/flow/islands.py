@@ -45,6 +45,15 @@ def connect(
 
     Raises FlowError, InputError, and what submitting a job raises.
     """
+    job = {"gpus": gpus, "idle_s": idle_s}
+    limits = {"weight": weight if weight != 1.0 else None, "memory_bytes": memory_bytes}
+    of_folder = {"devices": devices if devices != 1 else None}
+    if folder is not None:
+        _refuse(job, "are of a job; leave them out, or the folder")
+    elif gpus is not None:
+        _refuse(of_folder, "are of an island's folder; say how many gpus=")
+    elif KEY in os.environ:
+        _refuse(of_folder | limits | job, "are the job's: set them in its file")
     if folder is not None:
         place, name = Path(folder).absolute(), name or f"pid {os.getpid()}"
         return Client(place, name, devices, weight, memory_bytes, op_timeout_s)
@@ -73,6 +82,14 @@ def connect(
     except BaseException:
         hold.close()
         raise
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    """Raise InputError for options that have no effect."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given:
+        words = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise InputError(f"connect: {words} {why}")
 
 
 class LocalIsland:

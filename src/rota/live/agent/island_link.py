@@ -37,6 +37,7 @@ from rota.live.wire.island import (
 START_TIMEOUT_S = 120.0
 LOOK_AGAIN_S = 0.02
 READ_BYTES = 1 << 16
+ANSWERS_S = 60.0  # within which the host answers what waits for no operation
 END_S = 10.0  # for the host to end with all workers
 LAST_BYTES = 4096  # of the log of a host that did not start
 CREDENTIALS = struct.Struct("3i")  # of who listens to a socket: pid, user, group
@@ -74,7 +75,7 @@ class IslandLink:
     async def seat(self, key: str, **fields: Any) -> None:
         """Take a seat for a job; starts the host if there is none. Raises AgentError."""
         await self._ensure()
-        await self._ask(lambda number: Seat(number=number, key=key, **fields))
+        await self._ask(lambda n: Seat(number=n, key=key, **fields), ANSWERS_S)
         self._seated.add(key)
 
     def has(self, key: str) -> bool:
@@ -83,22 +84,22 @@ class IslandLink:
 
     async def pause(self, key: str) -> None:
         """Take a seat's workers off their devices. Raises AgentError."""
-        await self._ask(lambda number: Pause(number, key))
+        await self._ask(lambda number: Pause(number, key), None)
 
     async def place(self, key: str, devices: list[int], cores: list[list[int]]) -> None:
         """Put a seat's workers on these devices. Raises AgentError."""
-        await self._ask(lambda number: Place(number, key, devices, cores))
+        await self._ask(lambda number: Place(number, key, devices, cores), None)
 
     async def dismiss(self, key: str) -> None:
         """End a seat's workers; where there is no host, there are none."""
         self._seated.discard(key)
         with contextlib.suppress(AgentError):
-            await self._ask(lambda number: Dismiss(number, key))
+            await self._ask(lambda number: Dismiss(number, key), ANSWERS_S)
 
     async def look(self) -> list[Seen]:
         """All seats by now; none without a host."""
         try:
-            return (await self._ask(Look)).seen
+            return (await self._ask(Look, ANSWERS_S)).seen
         except AgentError:
             return []
 
@@ -115,11 +116,7 @@ class IslandLink:
     async def close(self, *, ends: bool) -> None:
         """Let go of the host; ``ends``: end it with all its workers, and leave nothing of it."""
         if ends:
-            try:
-                async with asyncio.timeout(END_S):
-                    await self._end()
-            except TimeoutError:
-                self._kill()
+            await self._end()
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:
@@ -133,9 +130,11 @@ class IslandLink:
         """End the host; returns once it is gone."""
         if self.connected or await self._connect():
             with contextlib.suppress(AgentError):
-                await self._ask(End)
+                await self._ask(End, END_S)
             if self._reading is not None:
-                await asyncio.wait([self._reading])
+                _, hangs = await asyncio.wait([self._reading], timeout=END_S)
+                if hangs:
+                    self._kill()
 
     def _kill(self) -> None:
         """Kill a host that does not answer; its workers end with it."""
@@ -146,7 +145,8 @@ class IslandLink:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    async def _ask(self, message: Callable[[int], Any]) -> Done:
+    async def _ask(self, message: Callable[[int], Any], within_s: float | None) -> Done:
+        """The answer to a message. A host that gives none in time is killed. Raises AgentError."""
         if self._writer is None:
             raise AgentError("the island's host is gone")
         number = self._number = self._number + 1
@@ -154,8 +154,12 @@ class IslandLink:
         self._waiting[number] = future
         try:
             self._writer.write(line_of(message(number)))
-            await self._writer.drain()
-            done: Done = await future
+            async with asyncio.timeout(within_s):
+                await self._writer.drain()
+                done: Done = await future
+        except TimeoutError:
+            self._kill()
+            raise AgentError(f"the island's host gave no answer for {within_s:g} s") from None
         except OSError:
             raise AgentError("the island's host is gone") from None
         finally:
