@@ -36,6 +36,8 @@ class FlowSeat:
         self._said = ""  # to the controller: that nothing is called, or then that something is
         self._idle_s = 0.0  # for which it has had its GPUs since it called something
         self._before: tuple[float, Seen] | None = None
+        self._over = 0  # operations of the program's present client, and of those before it
+        self._over_before = 0
         self._ran = False  # when it was seen last
         self._seen_s: float | None = None
 
@@ -204,7 +206,7 @@ class FlowSeat:
         if self._said == "idle" and seen.outstanding:
             self._say("called")
         use = self._use(seen, now_s, jobs)
-        told: dict[str, Any] = {"step": seen.operations, "at_s": world.now_s(), "metrics": {}}
+        told: dict[str, Any] = {"step": self._count(seen), "at_s": world.now_s(), "metrics": {}}
         told |= {"flow": use} | self._utilisation(use, world.now_s())
         if attempt.state == State.RUNNING and _differs(attempt.progress, told):
             attempt.note_progress(told)
@@ -212,6 +214,14 @@ class FlowSeat:
     def unseen(self) -> None:
         """The host does not know the seat, or is gone: there are no workers."""
         self._attempt.worker_pids = []
+
+    def _count(self, seen: Seen) -> int:
+        """Operations of the job that are over: those of its clients, one after another."""
+        if seen.present:
+            self._over = max(self._over, seen.operations)
+        else:
+            self._over_before, self._over = self._over_before + self._over, 0
+        return self._over_before + self._over
 
     def _count_idle(self, seen: Seen, now_s: float) -> None:
         """Count the time with GPUs: others may take turns with it, and it may be away for long."""
