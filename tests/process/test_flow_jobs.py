@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -454,3 +456,46 @@ def test_a_flow_job_that_runs_is_taken_down_with_its_cluster(make_cluster):
     assert len(groups) == 1
     cluster.down()
     assert not island.parent.exists()
+
+
+# -- notebooks -------------------------------------------------------------------------------------
+
+NOTEBOOK = "from rota import flow; client = flow.connect(gpus=2); print(client.devices, flush=True)"
+
+
+@pytest.fixture
+def notebook(make_cluster, monkeypatch):
+    """A cluster, and what starts a program there that asks for both GPUs and then waits."""
+    cluster = make_cluster()
+    begun = []
+
+    def begin() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"{NOTEBOOK}; input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"ROTA_HOME": str(cluster.folder.path), "TMPDIR": str(cluster.base)},
+            text=True,
+        )
+        begun.append(process)
+        return process
+
+    yield cluster, begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_notebooks_that_are_killed_end_their_jobs_and_leave_no_folder(notebook):
+    cluster, begin = notebook
+    first = begin()
+    assert first.stdout.readline() == "[0, 1]\n"
+    assert not list(cluster.base.glob("rota-notebook-*"))
+    second = begin()
+    assert second.stderr.readline() == "job 2 waits for its GPUs; `rota why 2` says why\n"
+    second.kill()
+    first.kill()
+    cluster.ends("1")
+    cluster.ends("2", "FAILED")
+    assert not list(cluster.base.glob("rota-notebook-*"))

@@ -60,8 +60,8 @@ def connect(
     if gpus is None:
         if KEY not in os.environ:
             raise InputError(
-                "connect: this program is of no flow job; submit it with `processes: flow`, say "
-                "how many gpus= a job for it is to have, or take flow.local(devices)"
+                "connect: this program does not run in a flow job; submit it by rota run --flow, "
+                "write flow.connect(gpus=...) for a job of its own, or take flow.local(devices)"
             )
         place = Path(os.environ[FOLDER])
         return Client(place, name, 1, 1.0, None, op_timeout_s, key=os.environ[KEY])

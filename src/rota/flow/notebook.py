@@ -35,7 +35,8 @@ class Hold:
     def __init__(self, fields: dict[str, Any]) -> None:
         """Submits the job and waits for its start. ``fields`` are those of a job file but ``run``.
 
-        Raises RotaError for a job that is refused, or ends before it has started.
+        A job that does not start at once is told of on stderr. Raises RotaError for a job that is
+        refused, or ends before it has started.
         """
         self._owner = os.getpid()
         self._folder = Path(tempfile.mkdtemp(prefix="rota-notebook-"))
@@ -60,9 +61,11 @@ class Hold:
         except BaseException:
             self.close()
             raise
+        self._clear_away()  # not at the end alone: a process that is killed clears nothing away
 
     def _await(self, door: socket.socket, client: Client) -> tuple[Path, str]:
         """Wait for the job to start: its island's folder, and its key there."""
+        is_told = False
         while True:
             with contextlib.suppress(TimeoutError):
                 link, _ = door.accept()
@@ -81,6 +84,10 @@ class Hold:
                     f"job {self.job_id} is {job['state']} before it has started: "
                     f"{job.get('message') or f'see rota logs {self.job_id}'}"
                 )
+            if job["state"] == JobState.PENDING.name and not is_told:
+                is_told = True
+                told = f"job {self.job_id} waits for its GPUs; `rota why {self.job_id}` says why"
+                print(told, file=sys.stderr, flush=True)
 
     def forked(self) -> None:
         """In a process that the program has forked: the job is its parent's alone."""
@@ -91,19 +98,25 @@ class Hold:
         if self._link is not None:
             self._link.close()
         if os.getpid() == self._owner:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._clear_away()
+
+    def _clear_away(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def main() -> None:
     """See the module."""
-    place = {name: os.environ[name] for name in (FOLDER, KEY)}
+    place, door = {name: os.environ[name] for name in (FOLDER, KEY)}, Path(sys.argv[1])
     with socket.socket(socket.AF_UNIX) as link:
         try:
-            link.connect(sys.argv[1])
+            link.connect(str(door))
             link.sendall(json.dumps(place).encode())
         except OSError as error:
+            with contextlib.suppress(OSError):  # a notebook that was killed has left them
+                door.unlink()
+                door.parent.rmdir()
             sys.exit(
-                f"the notebook does not listen at {sys.argv[1]}: {error}; it has ended, or runs on "
+                f"the notebook does not listen at {door}: {error}; it has ended, or runs on "
                 "another machine than this node"
             )
         while link.recv(1):
