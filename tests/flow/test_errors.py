@@ -114,6 +114,8 @@ def test_shapes_that_do_not_fit_are_refused_at_the_call(client):
     x, y = one.put(torch.zeros(3)), one.put(torch.zeros(4))
     with pytest.raises(InputError, match="added"):
         of(one, "added")(x, y)
+    with pytest.raises(InputError, match=r"a list is no tensor; write torch\.tensor"):
+        one.put([1.0, 2.0])
     with pytest.raises(InputError, match="two returns 2 tensors, not 1"):
         of(one, "two", [flow.Replicated()])(x, x)
     with pytest.raises(InputError, match="say another layout"):
@@ -217,30 +219,3 @@ def test_memory_that_buffers_have_is_there_again_once_they_are_let_go(island):
             del x
         client.wait()
         until(lambda: island.held_bytes(client) == [0], "nothing is held")
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"folder": "/none", "gpus": 2}, "gpus=2 are of a job"),
-        ({"folder": "/none", "idle_s": 5.0}, "idle_s=5.0 are of a job"),
-        ({"gpus": 1, "devices": [0]}, r"devices=\[0\] are of an island's folder"),
-    ],
-)
-def test_options_of_another_way_to_an_island_are_refused(options: dict, named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        flow.connect(**options)
-
-
-@pytest.mark.parametrize("option", [{"weight": 2.0}, {"memory_bytes": 9}, {"devices": 2}])
-def test_a_job_says_what_its_program_has(option: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROTA_FLOW_KEY", "1.1.x")
-    [name] = option
-    with pytest.raises(InputError, match=f"{name}=.* are the job's: set them in its file"):
-        flow.connect(**option)
-
-
-def test_a_program_of_no_job_is_told_how_to_get_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROTA_FLOW_KEY", raising=False)
-    with pytest.raises(InputError, match="this program is of no flow job"):
-        flow.connect()

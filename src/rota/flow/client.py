@@ -695,9 +695,18 @@ class Slice:
         return Function(self, named(function), out, most_bytes)
 
     def put(self, tensor: torch.Tensor, layout: Layout | None = None) -> ShardedBuffer:
-        """Bring an array onto the slice: replicated, or split along a dimension."""
+        """Bring an array onto the slice: replicated, or split along a dimension.
+
+        Raises FlowMemoryError, InputError.
+        """
+        import torch
+
         from rota.flow.parcels import pack, send
 
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(
+                f"put: a {type(tensor).__name__} is no tensor; write torch.tensor(...)"
+            )
         layout = layout or Replicated()
         shape, client = tuple(tensor.shape), self.client
         dtype = str(tensor.dtype).removeprefix("torch.")

@@ -50,10 +50,10 @@ def connect(
     of_folder = {"devices": devices if devices != 1 else None}
     if folder is not None:
         _refuse(job, "are of a job; leave them out, or the folder")
-    elif gpus is not None:
-        _refuse(of_folder, "are of an island's folder; say how many gpus=")
     elif KEY in os.environ:
         _refuse(of_folder | limits | job, "are the job's: set them in its file")
+    elif gpus is not None:
+        _refuse(of_folder, "are of an island's folder; say how many gpus=")
     if folder is not None:
         place, name = Path(folder).absolute(), name or f"pid {os.getpid()}"
         return Client(place, name, devices, weight, memory_bytes, op_timeout_s)
@@ -99,8 +99,8 @@ class LocalIsland:
         self, devices: int, memory_bytes: int = DEFAULT_MEMORY_BYTES, kind: str = "cpu"
     ) -> None:
         """Devices are cores, or GPUs with the kind ``cuda``. Raises FlowError, InputError."""
-        if devices < 1:
-            raise InputError(f"devices: {devices}; an island has at least one")
+        if not isinstance(devices, int) or devices < 1:
+            raise InputError(f"devices: {devices!r}; write how many the island has, 1 or more")
         if kind not in KINDS:
             raise InputError(f"kind: {kind!r}; write one of {', '.join(KINDS)}")
         memory = Path("/dev/shm")  # noqa: S108  # a folder of its own is made there
