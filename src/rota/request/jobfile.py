@@ -561,7 +561,8 @@ def _idle_s(value: Any, processes: str) -> float | None:
     if value is None:
         return None
     if processes != FLOW:
-        refuse("idle", value, f"only {FLOW} jobs have it: add processes: {FLOW}, or leave it out")
+        fix = f"only flow jobs have it: add processes: {FLOW} (--flow), or leave it out"
+        refuse("idle", value, fix)
     return seconds_of("idle", value)
 
 

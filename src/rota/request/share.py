@@ -42,7 +42,7 @@ def _weight(value: Any, processes: str) -> float | None:
     if value is None:
         return None
     if processes != FLOW:
-        refuse("share.weight", value, f"only flow jobs have one: add processes: {FLOW}")
+        refuse("share.weight", value, f"only flow jobs have one: add processes: {FLOW} (--flow)")
     least, most = WEIGHTS
     if not is_number(value) or not least <= value <= most:
         fix = f"write a number from {least:g} to {most:.0f}, such as 4"
