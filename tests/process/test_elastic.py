@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Job:
         max_gpus: int = 4,
         fault: tuple[str, int] | None = None,
         group_timeout_s: float = 10,
+        before: Sequence[object] = (),
         **launch: Any,
     ) -> None:
         self.agent, self.out = agent, out
@@ -43,7 +44,7 @@ class Job:
         if fault is not None:
             env |= {"FAULT": fault[0], "FAULT_SLOT": str(fault[1]), "FAULT_ARMED": f"{out}/armed"}
             scripts.insert(0, SCRIPTS / "faults.py")
-        run = " ".join(map(str, ["python", *scripts, "--out", out, *words]))
+        run = " ".join(map(str, ["python", *before, *scripts, "--out", out, *words]))
         answer = agent.launch(run, gpus, max_gpus, env=env, **launch)
         assert answer["type"] == "done", answer
         self.attempt = agent.attempt

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -52,6 +53,7 @@ from rota.flow.page import (
     PLACED,
     PRESENT,
     READY,
+    SLOTS,
     SOCKET,
     SPENT_NS,
     TAKEN,
@@ -63,9 +65,9 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.seats import Seats, Taken
+from rota.live.wire import island as asked
 from rota.live.wire.island import NO_DEVICE, Seen
 
-SLOTS = 256
 LIKE = 0.75  # lengths of operations that differ by less count as equal
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
@@ -78,6 +80,7 @@ MOST_OPERATIONS = 1 << 17  # of a client that are not over
 MOST_SLICES = 64  # of a client, that are told of
 MOST_READS = 16  # of what a client had told when its grant was taken back: a socket's buffers
 FORSAKEN_S = 60.0  # without an agent and a program: then the host of an island of jobs ends
+STEPS = 1  # the program and the function that the steps of a training count as
 PR_SET_PDEATHSIG = 1
 
 
@@ -195,6 +198,30 @@ class Member:
         return Operation(part.number, tuple(devices), cost_s, kind=part.function)
 
 
+class Ranks(Member):
+    """A training: each of its steps is an operation on all of its devices.
+
+    Its ranks are its workers. A rank says which step it is READY for, counted from 1, waits for its
+    turn, says that it has FINISHED the step, and passes the turn on. It leaves by being ready for
+    GONE; nothing of it is on the page after that.
+    """
+
+    def __init__(self, number: int, told: asked.Ranks, page: Page) -> None:
+        super().__init__(number, socket.socket(socket.AF_UNIX), page)  # nobody is at its other end
+        self.name, self.weight = told.key, told.weight
+        self.order = [0] * len(told.devices)
+        workers = list(range(len(self.order)))
+        self.define(wire.DefineGangs(STEPS, gangs=[workers], functions=[STEPS], losses=[0]))
+
+    def called(self) -> list[tuple[int, int]]:
+        """The steps that a rank is ready for, and that were not noted yet. Raises FlowError."""
+        ready = [self._page.of(slot, READY) for slot in self.order]
+        most = max((each for each in ready if each != GONE), default=0)
+        if most > self.last + 1:
+            raise FlowError(f"step {most} comes after {self.last}")
+        return [(STEPS, most)] * (most > self.last)
+
+
 class Gangs:
     """The gang operations of a program, and the last one of each worker by offset."""
 
@@ -229,6 +256,19 @@ class Place:
         os.close(self.process)
         self.gone = True
         return os.waitstatus_to_exitcode(status)
+
+
+class RankPlace(Place):
+    """A rank of a training: the process is its agent's to end."""
+
+    def kill(self) -> None:
+        """See :class:`Place`."""
+
+    def ended(self) -> int:
+        """See :class:`Place`."""
+        os.close(self.process)
+        self.gone = True
+        return 0
 
 
 class Told:
@@ -378,6 +418,9 @@ class Host:
             if ready != place.ready and not member.stands and place.device >= 0:
                 place.ready = ready
                 island.ready(member.number, place.device, ready)
+        for place in list(self._places.values()):
+            if place.ready == GONE and not place.gone and isinstance(place, RankPlace):
+                self._lose(place)  # it has left
         self._drain()
         while True:
             self._pass_dead()
@@ -481,7 +524,7 @@ class Host:
         for member in members:  # nobody beside one that has something to do has a grant
             if member.gone or member.stands or not member.log or not member.whole:
                 continue
-            if member.leaves or member.away or not member.slot_on:
+            if member.leaves or member.away or not member.slot_on or isinstance(member, Ranks):
                 continue
             now_s = time.monotonic()
             calm = all(now_s > each.busy_at_s + CALM_S for each in member.beside)
@@ -677,8 +720,50 @@ class Host:
             slices=member.slices,
             waits=waiting.what if waiting is not None else Wait.NOBODY,
             device=waiting.device if waiting is not None else None,
-            behind=behind.seat.told.key if behind is not None and behind.seat is not None else "",
+            behind=_key_of(behind),
         )
+
+    def admit(self, told: asked.Ranks) -> list[int]:
+        """See :class:`rota.flow.seats.Holder`."""
+        self.check(told.devices, [[] for _ in told.devices])
+        if len(told.pids) != len(told.devices) or min(told.devices) < 0:
+            raise FlowError(
+                f"devices: {told.devices}; give one for each of {len(told.pids)} processes"
+            )
+        if any(each.name == told.key for each in self._trainings()):
+            raise FlowError("the training has this seat already")
+        if len(self._places.keys() | self._dead) + len(told.devices) >= SLOTS:
+            raise FlowError(f"the island has {SLOTS - 1} workers at most, and no room for more")
+        self._last += 1
+        member = Ranks(self._last, told, self._page)
+        self._members[member.number] = member
+        self._island.join(member.number, member.weight, told.devices)
+        try:
+            for worker, (device, pid) in enumerate(zip(told.devices, told.pids, strict=True)):
+                place = RankPlace(self._free_slot(device), member, pid)
+                self._places[place.slot] = place
+                member.order[worker] = place.slot
+                member.slots[place.slot], member.slot_on[device] = device, place.slot
+                self._watch(place.process, partial(self._lose, place))
+        except OSError as error:
+            self._leave(member)
+            raise FlowError(f"a rank of {told.key} is gone: {error}") from None
+        self._meet(member)
+        return member.order
+
+    def part(self, key: str) -> None:
+        """See :class:`rota.flow.seats.Holder`."""
+        for member in [each for each in self._trainings() if each.name == key]:
+            for slot in member.order:
+                self._lose(self._places[slot])
+
+    @property
+    def serves_trainings(self) -> bool:
+        """See :class:`rota.flow.seats.Holder`."""
+        return bool(self._trainings())
+
+    def _trainings(self) -> list[Ranks]:
+        return [each for each in self._members.values() if isinstance(each, Ranks)]
 
     def _settle_seats(self) -> bool:
         """Take workers off their devices, and put them on others.
@@ -829,6 +914,11 @@ class Host:
         """Take note of what a client runs by now."""
         runs = member.runs.take() if member.runs is not None else []
         problem = ""
+        if isinstance(member, Ranks):
+            try:
+                runs = member.called()
+            except FlowError as error:
+                problem = str(error)
         if any(program not in member.programs for program, _ in runs):
             problem = self._hear_all(member)  # it was told of on the socket, before
         try:
@@ -940,12 +1030,7 @@ class Host:
 
     def _start(self, member: Member, worker: int, device: int, opened: list[socket.socket]) -> None:
         """Fork a worker. Raises OSError."""
-        slot = next(i for i in range(1, SLOTS) if i not in self._places and i not in self._dead)
-        self._page.clear(slot, device)
-        self._bells.forget(slot)
-        with contextlib.suppress(FileExistsError):
-            self._bells.make(slot)
-        self._bells.own(slot)  # it is open from now on, so that no ring is lost
+        slot = self._free_slot(device)
         ours, theirs = socket.socketpair()
         opened.append(ours)
         parent = os.getpid()
@@ -962,6 +1047,16 @@ class Host:
         if device >= 0:
             member.slot_on[device] = slot
         self._watch(place.process, lambda: self._lose(place))
+
+    def _free_slot(self, device: int) -> int:
+        """A slot that nobody has, for somebody on this device. Raises OSError."""
+        slot = next(i for i in range(1, SLOTS) if i not in self._places and i not in self._dead)
+        self._page.clear(slot, device)
+        self._bells.forget(slot)
+        with contextlib.suppress(FileExistsError):
+            self._bells.make(slot)
+        self._bells.own(slot)  # it is open from now on, so that no ring is lost
+        return slot
 
     def _recover(self, member: Member, lost: Sequence[int]) -> None:
         """Start workers in place of a client's lost ones, which are those and all that have ended.
@@ -1048,13 +1143,16 @@ class Host:
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         with contextlib.suppress(OSError):
             member.connection.sendall(wire.encoded(wire.Lost(place.slot, why, place.overdue)))
+        if isinstance(member, Ranks) and all(self._places[slot].gone for slot in member.order):
+            self._leave(member)
 
     def _leave(self, member: Member) -> None:
         """A client is gone: nothing of it stays."""
         if member.gone:
             return
         member.gone = True
-        self._selector.unregister(member.connection)
+        if not isinstance(member, Ranks):
+            self._selector.unregister(member.connection)
         member.connection.close()
         if member.process >= 0:
             self._selector.unregister(member.process)
@@ -1082,7 +1180,8 @@ class Host:
             self._island.leave(member.number)
         if member.runs is not None:
             member.runs.close()
-        shutil.rmtree(member.parcels, ignore_errors=True)
+        if not isinstance(member, Ranks):
+            shutil.rmtree(member.parcels, ignore_errors=True)
 
 
 def _process_of(connection: socket.socket) -> int:
@@ -1098,6 +1197,13 @@ def _process_of(connection: socket.socket) -> int:
         return os.pidfd_open(pid)
     except OSError:
         return -1
+
+
+def _key_of(member: Member | None) -> str:
+    """The key of a member's seat; empty without one."""
+    if isinstance(member, Ranks):
+        return member.name
+    return member.seat.told.key if member is not None and member.seat is not None else ""
 
 
 def _bind(pid: int, cores: list[int]) -> None:

@@ -6,6 +6,7 @@ answered, and nobody takes another's place, so that a stranger who comes by cost
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,16 @@ class Holder(Protocol):
     def seen(self, seat: Taken) -> Seen:
         """The seat by now."""
 
+    def admit(self, told: island.Ranks) -> list[int]:
+        """Let ranks of a training take turns; their slots. Raises FlowError."""
+
+    def part(self, key: str) -> None:
+        """Let them take no more turns; a key that is not known is ignored."""
+
+    @property
+    def serves_trainings(self) -> bool:
+        """True while ranks of some training take turns."""
+
 
 class Seats:
     """See the module. ``watch`` and ``forget`` have a descriptor looked at, with what is called."""
@@ -93,8 +104,10 @@ class Seats:
 
     @property
     def is_forsaken(self) -> bool:
-        """True if there is neither an agent nor a program."""
-        return not self._askers and all(each.program is None for each in self._seats.values())
+        """True if there is neither an agent nor a program, nor a training."""
+        if self._askers or self._holder.serves_trainings:
+            return False
+        return all(each.program is None for each in self._seats.values())
 
     def take(self, key: str) -> Taken:
         """The seat with this key, for a program that says hello. Raises FlowError.
@@ -199,8 +212,13 @@ class Seats:
                     self._seats[message.key] = Taken(message)
                 self._say(asker, Done(message.number))
                 return
+            case island.Ranks():
+                slots = self._holder.admit(message)
+                self._say(asker, Done(message.number, slots=slots, host=os.getpid()))
+                return
         seat = self._seats.get(message.key)
         if isinstance(message, island.Dismiss):
+            self._holder.part(message.key)
             if seat is not None:
                 self._holder.dismiss(seat)
                 self._answer(seat, "its job is over")

@@ -16,6 +16,7 @@ from rota.train.lr_scaling import LrScaling
 from rota.train.member import Member
 from rota.train.pulse import Pulse
 from rota.train.shards import Piece, seed_of
+from rota.train.turns import Turns
 
 
 class Batch:
@@ -34,6 +35,7 @@ class Batch:
         member: Member,
         pulse: Pulse,
         page: MarkWriter,
+        turns: Turns,
         clock: GradientClock | None = None,
     ) -> None:
         self._loader = loader
@@ -42,6 +44,7 @@ class Batch:
         self._member = member
         self._pulse = pulse
         self._page = page
+        self._turns = turns
         self.samples = len(loader.indices())
         self.begun = self.complete = False
         self._clock = clock
@@ -74,6 +77,7 @@ class Batch:
                     gradients.next_shard()
                 self._page.enter(LOAD)
                 loaded = loader.load(piece, ahead=not self._member.rehearses)
+                self._turns.begin()
                 self._page.enter(FORWARD)
                 if self._clock is not None:
                     self._clock.start()
@@ -81,6 +85,7 @@ class Batch:
                 if self._clock is not None:
                     self._clock.stop()
                 gradients.take(piece.shard, piece.weight)
+            self._turns.begin()  # without pieces it has come here without
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
             self._page.enter(REDUCE)
             self._reduce()

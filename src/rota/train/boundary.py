@@ -11,6 +11,7 @@ from rota.train.pulse import Pulse
 from rota.train.reports import Reports
 from rota.train.suspension_wait import SuspensionWait
 from rota.train.training import Training
+from rota.train.turns import Turns
 
 
 class Boundary:
@@ -27,6 +28,7 @@ class Boundary:
         progress: Progress,
         reports: Reports,
         pulse: Pulse,
+        turns: Turns,
     ) -> None:
         self._link = link
         self._member = member
@@ -34,6 +36,7 @@ class Boundary:
         self._progress = progress
         self._reports = reports
         self._pulse = pulse
+        self._turns = turns
         self.turn = SuspensionWait(link, training, reports, progress) if link is not None else None
         self.started = False
 
@@ -47,6 +50,7 @@ class Boundary:
 
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to."""
+        self._turns.end()
         due = self._training.end_step()
         self._training.checkpoint.again()
         if (cycle := self._training.handover.measure()) is not None:
@@ -81,6 +85,7 @@ class Boundary:
     def _suspend(self, stopped_s: float) -> None:
         assert self.turn is not None
         self._reports.progress(must_arrive=True)
+        self._turns.leave()
         self._training.offload()
         self.turn.wait(stopped_s)
 

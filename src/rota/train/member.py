@@ -50,6 +50,8 @@ class Member:
         self.gather: Callable[[], object] = lambda: None  # called before ranks leave each other
         self.moved: Callable[[], object] = lambda: None  # called in a new world
         self.formed: Callable[[], object] = lambda: None  # called when all have met there
+        self.step_aside: Callable[[], object] = lambda: None  # called before it leaves its group
+        self.seated: Callable[[Message], object] = lambda _: None  # called with its seat, or none
         self.state: DeviceState | None = None
         self.tune: Callable[[int, int], object] | None = None  # called with how batches are to be
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
@@ -109,6 +111,9 @@ class Member:
             if message["type"] in ("offload", "vote"):
                 self._hold_at = None
                 return str(message["type"])
+            if message["type"] == "turns" and message["round"] == self._round:
+                self._hold_at = None
+                self.seated(message)
             self.obey(message, step)
             if message["type"] == "pause":  # one was called off, and another has begun
                 self.link.send({"type": "at", "step": step, "round": self._round})
@@ -177,6 +182,7 @@ class Member:
         ``own`` is True if this rank failed, and False if it lost its peers.
         """
         generation = self.world.generation
+        self.step_aside()
         self.world.abandon()
         broken = {"type": "broken", "generation": generation, "error": error[:500], "own": own}
         self._await_place(broken)
@@ -210,6 +216,7 @@ class Member:
 
     def _go(self, message: Message) -> None:
         """Take the place that the agent has assigned."""
+        self.step_aside()
         if message["type"] == "leave" or (message["type"] == "park" and not self.can_return):
             self._leave()
         if message["type"] == "standby":  # with the state, until the others have met

@@ -34,6 +34,7 @@ class Reports:
         self._most_ranks = most_ranks  # ranks that can share the program's batches, once known
         # How the agent calls this process, whatever its rank is.
         self._slot = int(os.environ.get("ROTA_SLOT", world.rank))
+        self._seat: str | None = None  # the key of that by which it takes turns
         self._model: Message | None = None  # its size, and that of its largest tensor
         self._cycle: Message | None = None  # its device memory over a step
         self._planned: Message | None = None  # its plan by layer
@@ -78,6 +79,13 @@ class Reports:
             self.introduce()
             self._link.send({"type": "planned", **self._planned})
 
+    def seated(self, key: str | None) -> None:
+        """Report the seat by which this rank takes turns from now on, or that it has none."""
+        if self._link is not None:
+            self._seat = key
+            self.introduce()
+            self._link.send({"type": "seated", "key": key})
+
     def memory(self, cycle: Message) -> None:
         """Report the least and the most device memory over a step."""
         if self._link is not None:
@@ -108,6 +116,7 @@ class Reports:
             "step": self._progress.step,
             "total": self._progress.total,
             "generation": self._world.generation,
+            "seat": self._seat,
             "model": self._model,
             "memory": self._cycle,
             "planned": self._planned,

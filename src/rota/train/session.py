@@ -23,6 +23,7 @@ from rota.train.pulse import Pulse
 from rota.train.reports import Reports
 from rota.train.segments import Segments
 from rota.train.training import Training
+from rota.train.turns import Turns
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -50,17 +51,26 @@ class Session:
         limit = os.environ.get("ROTA_MAX_SLOWDOWN")
         self._segments = Segments(os.environ.get("ROTA_MARKS"), limit)
         self._gate = Gate.told(os.environ.get("ROTA_FILLS"), self._is_awaited)
-        parts = (self._world, self._member, self._progress, self._segments, self._gate)
+        self._turns = Turns(self._pulse)
+        parts = (self._world, self._member, self._progress, self._segments, self._gate, self._turns)
         self._training = Training(*parts)
         self._curve = Curve()
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
         if self._link is not None:
             self._training.tell_plans(self._reports.planned)
+        self._turns.settle, self._turns.tell = self._training.settle, self._reports.seated
+        self._member.step_aside, self._member.seated = self._turns.leave, self._turns.take
         self._boundary = Boundary(
-            self._link, self._member, self._training, self._progress, self._reports, self._pulse
+            self._link,
+            self._member,
+            self._training,
+            self._progress,
+            self._reports,
+            self._pulse,
+            self._turns,
         )
         self._member.formed = self._reports.introduce
-        self._counting = self._in_epochs = False
+        self._counting = self._in_epochs = self._attached = False
 
     def __enter__(self) -> Session:
         if self._link is not None:
@@ -89,6 +99,7 @@ class Session:
 
     def _leave(self, failure: object) -> None:
         """Report the end of training, and leave the other ranks."""
+        self._turns.leave()
         self._segments.page.close()
         self._gate.close()
         unwritten = self._curve.close()
@@ -195,6 +206,7 @@ class Session:
             )
         from rota.train.optimizers import torch_optimizers
 
+        self._attached = True
         state, optimizers = self._training.state, list(optimizers)
         for optimizer in optimizers:
             state.add(model, optimizer)
@@ -280,6 +292,8 @@ class Session:
         self._progress.begin_step()
         while total is None or self._progress.step < total:
             self._progress.in_step = True
+            if self._training.loader is None:
+                self._turns.begin()
             try:
                 yield self._progress.step
             except GeneratorExit:
@@ -358,6 +372,9 @@ class Session:
         :meth:`steps` and the loader call it. Call it yourself only where a framework owns the loop.
         """
         self._boundary.end_step()
+        progress = self._progress
+        if self._attached and (progress.total is None or progress.step < progress.total):
+            self._turns.begin()  # nothing says where the framework's next step begins
 
     @contextmanager
     def evaluate(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reduction import Reduction
 from rota.train.segments import Segments
+from rota.train.turns import Turns
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -35,9 +36,16 @@ class Training:
     """The parts of a training, made when they are needed: torch is loaded by the first of them."""
 
     def __init__(
-        self, world: World, member: Member, progress: Progress, segments: Segments, gate: Gate
+        self,
+        world: World,
+        member: Member,
+        progress: Progress,
+        segments: Segments,
+        gate: Gate,
+        turns: Turns,
     ) -> None:
         self.segments, self.gate = segments, gate
+        self._turns = turns
         self.loader: Loader | None = None
         self.batch: Batch | None = None  # of the present step
         self.lr_scaling: LrScaling | None = None
@@ -278,7 +286,9 @@ class Training:
             if loader.adaptation is not None and self._clock is None:
                 self._clock = GradientClock(self.state.device)
             parts = (gradients, self.lr_scaling, self._member, pulse, self.segments.page)
-            self.batch = Batch(loader, *parts, self._clock)
+            self.batch = Batch(loader, *parts, self._turns, self._clock)
+            if self._reduction.wrapped:  # its ranks tell each other of a batch before it is loaded
+                self._turns.begin()
         return self.batch
 
     def end_step(self) -> bool:
@@ -430,6 +440,13 @@ class Training:
         if self.loader is not None and plain["position"]:
             position = self.loader.position
             position.epoch, position.samples, position.batches = plain["position"]
+
+    def settle(self) -> None:
+        """Wait for what the device has yet to do."""
+        if self._state is not None and self._state.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._state.device)
 
     def offload(self) -> None:
         """Free the device."""

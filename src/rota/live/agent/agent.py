@@ -38,6 +38,7 @@ from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
+from rota.live.agent.ordering import Ordering
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
@@ -114,6 +115,7 @@ class Agent:
             devices.kind,
             self._has_called,
         )
+        self._ordering = Ordering(self.attempts.values, self._island, devices.num_gpus, self._spawn)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._moves = Moves(
@@ -162,6 +164,7 @@ class Agent:
         self._spawn(self._watch_island())
         self._spawn(self._meter.run())
         self._spawn(self._filling.run())
+        self._spawn(self._ordering.run())
         await self._ending.wait()
         server.close()
         await self._memory.close()
@@ -220,7 +223,8 @@ class Agent:
             await asyncio.sleep(LOOK_AT_ISLAND_S)
             seats = {each.seat.key: each.seat for each in self.attempts.values() if each.seat}
             if seats:
-                jobs = {key: key.partition(".")[0] for key in seats}
+                others = {r.seat for each in self.attempts.values() for r in each.ranks if r.seat}
+                jobs = {key: key.partition(".")[0] for key in seats.keys() | others}
                 if not self._island.connected:
                     await self._island.adopt()
                 told = {each.key: each for each in await self._island.look()}

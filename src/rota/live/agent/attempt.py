@@ -10,13 +10,14 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rota.errors import AgentError
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.ending import Ending, has_failed
+from rota.live.agent.gang import SETTLED, WARMING
 from rota.live.agent.launching import Starter
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
@@ -35,6 +36,15 @@ STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
 
 log = logging.getLogger("rota.agent")
+
+
+class Holding(Protocol):
+    """Has all ranks of an attempt hold at one boundary, in a ``round`` of its own."""
+
+    round: str
+
+    def holds(self, slot: int, step: int) -> None:
+        """A rank holds after so many steps."""
 
 
 class Attempt(Account):
@@ -56,6 +66,7 @@ class Attempt(Account):
         seat: Callable[[Account], FlowSeat] | None = None,
     ) -> None:
         super().__init__(record, folder, notify, world or World())
+        self.hold: Holding | None = None  # for its ranks to hold at one boundary, and go on
         self.seat = seat(self) if seat is not None and record.flow is not None else None
         self.ending = Ending(self, self.check_end, over=lambda: self.vacating.closed())
         self.tuning = Tuning(self, self._resizes)
@@ -223,6 +234,16 @@ class Attempt(Account):
             self.stopping = True
             self.check_end()
 
+    @property
+    def can_hold(self) -> bool:
+        """True if its ranks have sessions and train, and nothing else has them hold."""
+        return self.state == State.RUNNING and self.cooperates and not self._resizes()
+
+    @property
+    def holds_for_resize(self) -> bool:
+        """True if its ranks hold, or meet each other anew."""
+        return self.elastic is not None and self.elastic.gang.phase not in (SETTLED, WARMING)
+
     def _resizes(self) -> bool:
         return self.elastic is not None and self.elastic.gang.busy
 
@@ -264,6 +285,7 @@ class Attempt(Account):
             self._make_do_without()
             return
         rank.suspended = hello if hello["suspended"] else None
+        rank.seat = hello.get("seat")
         self._tell_cpus(rank)
         if rank.suspended is not None:
             self.pausing.rejoined(rank)
@@ -362,6 +384,10 @@ class Attempt(Account):
             self.goes_on = self.goes_on or message.get("again") is True
         elif kind == "at" and self.state == State.SUSPENDING:
             self.pausing.holds(index, message["step"], message.get("round"))
+        elif kind == "at" and self.hold is not None and message.get("round") == self.hold.round:
+            self.hold.holds(index, message["step"])
+        elif kind == "seated":
+            rank.seat = message["key"]
         elif kind == "at" and not self._resizes():
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":

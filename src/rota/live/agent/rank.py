@@ -43,6 +43,7 @@ class Rank:
         self.beside: list[asyncio.StreamWriter] = []  # of sessions opened while that one was open
         self.survived = False  # True if it has ended, and the others continue
         self.suspended: Message | None = None
+        self.seat: str | None = None  # by which it takes turns, as it has said
         self.log = folder / f"rank{index}.log"  # of all of its lives
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"

@@ -46,6 +46,20 @@ class Seat(Struct, tag="seat", kw_only=True):
     tag: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
 
 
+class Ranks(Struct, tag="ranks", kw_only=True):
+    """The ranks of a training take turns on these devices, one each; answered with their slots.
+
+    ``pids`` are their processes. The seat is given up when each of them has ended or left it, or by
+    :class:`Dismiss`, whatever they do then.
+    """
+
+    number: Number
+    key: Key
+    devices: list[int]
+    pids: list[Annotated[int, Meta(gt=0, lt=1 << 31)]]
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+
+
 class Pause(Struct, tag="pause"):
     """Take a seat's workers off their devices; answered once nothing of them is there."""
 
@@ -81,7 +95,7 @@ class End(Struct, tag="end"):
     number: Number
 
 
-ToIsland = Seat | Pause | Place | Dismiss | Look | End
+ToIsland = Seat | Ranks | Pause | Place | Dismiss | Look | End
 
 
 # -- from the host ---------------------------------------------------------------------------------
@@ -113,11 +127,16 @@ class Seen(Struct, kw_only=True):
 
 
 class Done(Struct, tag="done"):
-    """What was asked for is done, or why not; after a look with what was seen."""
+    """What was asked for is done, or why not; after a look with what was seen.
+
+    For ranks of a training their ``slots`` on the island's page, and the process of the ``host``.
+    """
 
     number: int
     error: str | None = None
     seen: list[Seen] = []
+    slots: list[int] = []
+    host: int = 0
 
 
 class Called(Struct, tag="called"):

@@ -194,6 +194,7 @@ class Hello(Struct, kw_only=True):
     attempt: Count
     rank: Count  # its slot
     generation: Count | None = None  # of the group that it formed last
+    seat: Annotated[str, Meta(max_length=MAX_WORDS)] | None = None  # see Seated
     shards: Count | None = None
 
 
@@ -226,6 +227,12 @@ class Tuned(Struct, kw_only=True):
 
     batch: Batch
     refusal: str | None = None
+
+
+class Seated(Struct, kw_only=True):
+    """The rank takes turns by this seat from now on, or by none."""
+
+    key: Annotated[str, Meta(max_length=MAX_WORDS)] | None
 
 
 class Failing(Struct, kw_only=True):
@@ -273,6 +280,7 @@ FROM_WORKER: dict[str, type[Struct]] = {
     "kept": Kept,
     "elastic": ElasticShards,
     "tuned": Tuned,
+    "seated": Seated,
     "failing": Failing,
     "curve": CurveText,
     "hosting": Hosting,

@@ -1,0 +1,161 @@
+"""This rank's turns on its GPU, where gangs of other jobs are on the same GPUs.
+
+The host of the node's island gives the steps of all gangs one order (:mod:`rota.flow.island`), so
+that their collectives meet in the same order on every GPU. A rank says that it is ready for its
+next step, waits for its turn, and passes it on when the step is over. It leaves its seat before it
+leaves its process group, or its GPU; whatever comes after that needs another seat.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rota.flow.page import (
+    FINISHED,
+    FUNCTION,
+    GONE,
+    HOST,
+    READY,
+    SLOTS,
+    TAKES_NS,
+    Bells,
+    Page,
+)
+from rota.live.wire import COMPUTING, WAITING, Message
+from rota.train.pulse import Pulse
+
+STEPS = 1  # what the host knows all steps of a training by
+MEMORY_STEPS = 8  # what a step takes is the mean of so many
+
+
+class Seat:
+    """A slot on an island's page. Raises OSError if its island is gone."""
+
+    def __init__(self, told: Message) -> None:
+        folder = Path(told["folder"])
+        self.slot, self.device = told["slot"], told["device"]
+        self.page = Page(folder / "page", told["devices"], SLOTS)
+        self.bells = Bells(folder)
+        self.host = os.pidfd_open(told["host"])
+        self.poll = select.poll()
+        for each in (self.host, self.bells.own(self.slot)):
+            self.poll.register(each, select.POLLIN)
+
+    @property
+    def is_given_up(self) -> bool:
+        """True once the host gives this seat no more turns."""
+        return self.page.of(self.slot, READY) == GONE
+
+    def wait(self) -> bool:
+        """Wait for the turn; False if the seat has been given up, or its host is gone."""
+        while self.page.head(self.device) != self.slot:
+            ready = {descriptor for descriptor, _ in self.poll.poll()}
+            if self.host in ready or self.is_given_up:
+                return False
+            self.bells.heard(self.slot)
+        return not self.is_given_up
+
+    def pass_on(self) -> None:
+        """The turn is over: the next one's owner is to know, or the host."""
+        turn = self.page.done(self.device) + 1
+        self.page.pass_on(self.device, turn)
+        following = self.page.head(self.device)
+        self.bells.ring(following if following >= 0 else HOST)
+        if self.page.issued(self.device) - turn < 2:
+            self.bells.ring(HOST)
+
+    def close(self) -> None:
+        """Give it up: the host passes over what turns it has yet."""
+        self.page.tell(self.slot, READY, GONE)
+        self.bells.ring(HOST)
+        self.bells.close()
+        self.page.close()
+        os.close(self.host)
+
+
+class Turns:
+    """The turns of one rank; without a seat its steps wait for nobody.
+
+    ``tell`` is called with the key of each seat that is taken, and with None when it is left.
+    """
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._seat: Seat | None = None
+        self._step = self._steps = 0  # of this seat: of the present one, and those measured
+        self._has_turn = False
+        self._began_ns = 0
+        self._takes_ns = 0.0
+        self.key: str | None = None
+        self.tell: Callable[[str | None], object] = lambda _: None
+        self.settle: Callable[[], object] = lambda: None  # waits for what the GPU has yet to do
+
+    def take(self, told: Message) -> None:
+        """Take this seat, or none, instead of the one before."""
+        self._leave()
+        if told["key"] is not None:
+            try:
+                self._seat = Seat(told)
+            except OSError:  # its host has ended meanwhile, and there is no order
+                self._seat = None
+            else:
+                self.key, self._step, self._steps = told["key"], 0, 0
+        self.tell(self.key)
+
+    def leave(self) -> None:
+        """Leave the seat if there is one, in the middle of a step too."""
+        if self._seat is not None:
+            self._leave()
+            self.tell(None)
+
+    def begin(self) -> None:
+        """What the step computes begins: wait for the turn, unless this step has it."""
+        seat = self._seat
+        if seat is None or self._has_turn:
+            return
+        self._step += 1
+        self._pulse.enter(WAITING)
+        seat.page.tell(seat.slot, READY, self._step)
+        seat.bells.ring(HOST)
+        self._has_turn = seat.wait()
+        self._pulse.enter(COMPUTING)
+        if not self._has_turn:
+            self.leave()
+        self._began_ns = time.monotonic_ns()
+
+    def end(self) -> None:
+        """The step is over: pass the turn on."""
+        seat = self._seat
+        if seat is None or not self._has_turn:
+            return
+        self.settle()
+        self._has_turn = False
+        if seat.is_given_up:
+            self.leave()
+            return
+        self._learn(seat, time.monotonic_ns() - self._began_ns)
+        seat.page.tell(seat.slot, FINISHED, self._step)
+        seat.pass_on()
+
+    def _learn(self, seat: Seat, took_ns: int) -> None:
+        """Tell the host what a step takes; the first one of a seat may be longer than others."""
+        self._steps += 1
+        if self._steps > 1:
+            weight = max(1 / MEMORY_STEPS, 1 / (self._steps - 1))
+            self._takes_ns += weight * (took_ns - self._takes_ns)
+            seat.page.tell(seat.slot, FUNCTION, STEPS)
+            seat.page.tell(seat.slot, TAKES_NS, max(1, int(self._takes_ns)))
+
+    def _leave(self) -> None:
+        seat, self._seat, self.key = self._seat, None, None
+        if seat is None:
+            return
+        if self._has_turn and not seat.is_given_up:
+            seat.pass_on()
+        self._has_turn = False
+        self._takes_ns = 0.0
+        seat.close()
