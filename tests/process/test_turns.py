@@ -1,6 +1,8 @@
 """Gangs of trainings on the same GPUs take turns there: all GPUs see their steps in one order."""
 
+import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from .states import differences, outcome
 from .test_elastic import Job as Training
 
 STEPS = 30
-GATE = 2
+GATE, LATER = 2, 12
+
+pytestmark = pytest.mark.usefixtures("holding")
 
 
 class Job(Training):
@@ -33,6 +37,13 @@ class Job(Training):
         """The seat that all its ranks have; None if they have none, or not the same."""
         seats = {rank.seat for rank in self.attempt.members}
         return seats.pop() if len(seats) == 1 else None
+
+    def begins(self, kind: str, **fields: Any) -> int:
+        """Give the agent a command about this job, which it has begun then; its number."""
+        about = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
+        number = self.agent.begin(kind, **about, **fields)
+        self.agent.heeded()
+        return number
 
     def until_asked(self) -> None:
         """Wait in the gate until its ranks are asked to hold, to be seated."""
@@ -62,3 +73,68 @@ def test_gangs_that_overlap_in_a_circle_end_with_the_weights_of_a_run_alone(
     for job in jobs:
         assert not differences(outcome(job.succeeds()), alone)
     assert set(turns_of(tmp_path)) == {job.attempt.job_id for job in jobs}
+
+
+@pytest.fixture
+def pair(launch) -> list[Job]:
+    """Two gangs on the same two GPUs, of which the first waits in its turn at a gate."""
+    return packed(launch)
+
+
+def packed(launch: Callable[..., Job]) -> list[Job]:
+    """See :func:`pair`."""
+    jobs = [launch([0, 1], "--gate", GATE, "--gate", LATER), launch([0, 1], "--gate", GATE)]
+    for job in jobs:
+        job.until_asked()
+    for job in jobs:
+        job.opens(GATE)
+    jobs[0].until_at(LATER)
+    until(lambda: jobs[0].seat and jobs[1].seat, "both have seats")
+    return jobs
+
+
+def test_others_go_on_when_a_rank_is_killed_in_its_turn(pair, alone):
+    first, second = pair
+    first.attempt.ranks[1].signal(signal.SIGKILL)
+    until(lambda: not first.attempt.ranks[1].alive, "the rank is gone")
+    first.opens(LATER)
+    assert not differences(outcome(first.succeeds()), alone)
+    assert not differences(outcome(second.succeeds()), alone)
+
+
+def test_one_that_is_suspended_has_no_turns_and_has_some_again_later(pair, alone):
+    first, second = pair
+    number = first.begins("suspend")
+    first.opens(LATER)
+    assert first.answer(number)["type"] == "done"
+    until(lambda: first.seat is None, "the seat is left")
+    assert not differences(outcome(second.succeeds()), alone)
+    assert first.answer(first.begins("resume", gpus=[0, 1]))["type"] == "done"
+    assert not differences(outcome(first.succeeds()), alone)
+
+
+def test_one_that_is_resized_takes_turns_on_the_gpus_that_it_has_then(pair, alone):
+    first, second = pair
+    number = first.begins("resize", gpus=[0])
+    first.until_holding(number)
+    first.opens(LATER)
+    assert first.answer(number)["type"] == "done"
+    assert not differences(outcome(first.succeeds()), alone)
+    assert not differences(outcome(second.succeeds()), alone)
+
+
+def test_turns_go_on_without_an_agent_and_under_the_next_one(tmp_path, alone):
+    folder, count = tmp_path / "home", iter(range(2))
+    with LoneAgent(folder) as agent:
+        jobs = packed(
+            lambda *words: Job(agent, tmp_path / f"job{next(count)}", words[0], *words[1:])
+        )
+        agent.vanish()
+        agent.join()
+    with LoneAgent(folder) as agent:
+        for job in jobs:
+            job.agent, job.attempt = agent, agent.attempts[job.attempt.job_id]
+        jobs[0].opens(LATER)
+        for job in jobs:
+            assert not differences(outcome(job.succeeds()), alone)
+    assert max(turns_of(tmp_path).values()) == 2 * (STEPS - GATE - 1)

@@ -77,6 +77,11 @@ class LoneAgent:
         """The latest attempt."""
         return list(self._agent.attempts.values())[-1]
 
+    @property
+    def attempts(self) -> dict[str, Attempt]:
+        """The attempts here, by job."""
+        return {attempt.job_id: attempt for attempt in self._agent.attempts.values()}
+
     def vanish(self) -> None:
         """End as if killed: the jobs go on, and another agent on the same folder adopts them.
 

@@ -56,7 +56,8 @@ class Ordering:
                 continue
             seats = [rank.seat for rank in attempt.members if rank.alive]
             known = {seat for seat in seats if seat is not None}
-            if known and (len(set(seats)) > 1 or attempt.state == State.SUSPENDED):
+            torn = attempt.cooperates and len(set(seats)) > 1
+            if known and (torn or attempt.state == State.SUSPENDED):
                 # Some have no turns, or will take none for a while: the others must not wait.
                 for key in known:
                     await self._island.dismiss(key)
@@ -154,7 +155,7 @@ def in_gangs(attempts: Collection[Attempt]) -> set[Attempt]:
         for each in attempts
         if each.state == State.RUNNING
         and not each.record.background
-        and (each.seat is not None or each.cooperates or any(r.seat for r in each.members))
+        and (each.seat is not None or each.record.suspension == "boundary")
     ]
     found: set[Attempt] = set()
     for each in there:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from math import inf
 
+from rota.model.job import Suspension
 from rota.model.measured.usage import Usage
 from rota.model.probe import Probe
 from rota.model.view import WhatIf
@@ -18,8 +19,9 @@ PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not tol
 class Packing(Part):
     """Chooses the jobs that are packed together, as a probe or for good.
 
-    Jobs of one GPU are, and flow jobs of as many GPUs: an island keeps their operations in one
-    order, so that gangs on the same GPUs can't wait for each other in a circle.
+    Jobs of one GPU are, and gangs of as many GPUs that take turns: an island keeps the operations
+    of flow jobs, and the steps of trainings with sessions, in one order, so that gangs on the same
+    GPUs can't wait for each other in a circle.
     """
 
     def __init__(self, turn: Turn, gains: SignatureGains, verdicts: Verdicts) -> None:
@@ -263,7 +265,7 @@ class Packing(Part):
         view, found = self._view, dict[tuple[int, int], list[Unit]]()
         for row, notes in self._lodged.items():
             home = notes.home
-            if len(home) != 1 or (home[0][1] > 1 and not view.spec[row].is_flow):
+            if len(home) != 1 or (home[0][1] > 1 and not self._takes_turns(row)):
                 continue
             if row != (rows := self.unit(row))[0]:
                 continue
@@ -277,6 +279,13 @@ class Packing(Part):
         for units in found.values():
             units.sort(key=lambda unit: (unit.util, unit.rows))
         return found
+
+    def _takes_turns(self, row: int) -> bool:
+        """True if what a gang does is ordered where it shares its GPUs, and it may share them."""
+        if self._view.spec[row].is_flow:
+            return True
+        steps = self._view.suspension[row] == Suspension.BOUNDARY
+        return self._set["pack_gangs"] == "on" and steps
 
     def _unit(self, rows: tuple[int, ...], usages: Iterable[Usage] | None = None) -> Unit:
         view = self._view

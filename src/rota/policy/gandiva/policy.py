@@ -82,6 +82,9 @@ class Gandiva(RoundRobin):
         "pack": Setting(
             one_of("on", "off"), "on", "on: jobs may share a GPU where that does more work."
         ),
+        "pack_gangs": Setting(
+            one_of("on", "off"), "off", "on: trainings of several GPUs may share all of them, too."
+        ),
         "gpu_memory_gb": Setting(
             not_negative, 0.0, "Memory of a GPU; jobs packed must fit it (0: as the node tells)."
         ),

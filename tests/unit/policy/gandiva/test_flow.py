@@ -1,10 +1,10 @@
-"""Packs of flow jobs: of one GPU as any job's, and of gangs, which no other jobs make."""
+"""Packs of flow jobs, of one GPU and of gangs, and of other gangs that take turns."""
 
 import pytest
 from tests.support.driven import DrivenCluster
 
-from rota.model.events import JobFinished, WorkerReported
-from rota.model.job import JobState, Program
+from rota.model.events import JobFinished, WorkerRegistered, WorkerReported
+from rota.model.job import JobState, Program, Suspension
 from rota.policy.registry import create
 from rota.testing.builders import job
 
@@ -14,8 +14,8 @@ LOOK_S, OPERATIONS_PER_S = 5.0, 100.0
 class Island(DrivenCluster):
     """Jobs that tell operations, of which those that share GPUs do a part of what they do alone."""
 
-    def __init__(self, *jobs, cluster, part):
-        super().__init__(*jobs, cluster=cluster, policy=create("gandiva"))
+    def __init__(self, *jobs, cluster, part, **settings):
+        super().__init__(*jobs, cluster=cluster, policy=create("gandiva", settings))
         self._part, self.done = part, [0.0] * len(jobs)
         self.settle()
 
@@ -90,3 +90,24 @@ def test_gangs_leave_their_pack_for_gpus_that_nobody_needs():
     island.goes_on(60.0)
     assert island.shared()[:2] == [False, False]
     assert island.state.sharers(0) == []
+
+
+@pytest.mark.parametrize(
+    ("suspension", "settings", "packed"),
+    [
+        (Suspension.BOUNDARY, {"pack_gangs": "on"}, True),
+        (Suspension.PROCESS, {"pack_gangs": "on"}, False),
+        (Suspension.BOUNDARY, {}, False),
+    ],
+)
+@pytest.mark.parametrize("other", ["gpu", "flow"])
+def test_gangs_of_trainings_with_sessions_are_packed_if_asked_to(
+    other, suspension, settings, packed
+):
+    jobs = [driving("a", 2, "gpu"), driving("b", 2, other)]
+    island = Island(*jobs, cluster="1x2", part=0.8, **settings)
+    for row in range(2):
+        island.happens(WorkerRegistered, row, suspension, True)
+    island.goes_on(600.0)
+    assert island.shared() == [packed, packed]
+    assert [island.verdicts(row) for row in (0, 1)] == [[("pack", True)] * packed] * 2
