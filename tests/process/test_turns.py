@@ -2,12 +2,14 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rota.live.agent import ordering
 from support.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, until
@@ -45,10 +47,19 @@ class Job(Training):
         self.agent.heeded()
         return number
 
-    def until_asked(self) -> None:
-        """Wait in the gate until its ranks are asked to hold, to be seated."""
-        self.until_at(GATE)
-        until(lambda: self.attempt.hold is not None, "its ranks are to take turns")
+
+def seated(launches: Iterable[Callable[[], Job]]) -> list[Job]:
+    """Jobs that take turns from the step after the gate on; all are at the gate when asked to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordering, "in_gangs", lambda _: set())
+        jobs = [launch() for launch in launches]
+        for job in jobs:
+            job.until_at(GATE)
+    for job in jobs:
+        until(lambda job=job: job.attempt.hold is not None, "its ranks are to take turns")
+    for job in jobs:
+        job.opens(GATE)
+    return jobs
 
 
 def turns_of(folder: Path) -> Counter[str]:
@@ -65,14 +76,13 @@ def alone(agent, tmp_path_factory) -> dict[str, Any]:
 def test_gangs_that_overlap_in_a_circle_end_with_the_weights_of_a_run_alone(
     launch, alone, tmp_path
 ):
-    jobs = [launch(gpus, "--gate", GATE) for gpus in ([0, 1], [1, 2], [0, 2])]
-    for job in jobs:
-        job.until_asked()
-    for job in jobs:
-        job.opens(GATE)
+    circle = ([0, 1], [1, 2], [0, 2])
+    jobs = seated(partial(launch, gpus, "--gate", GATE) for gpus in circle)
     for job in jobs:
         assert not differences(outcome(job.succeeds()), alone)
-    assert set(turns_of(tmp_path)) == {job.attempt.job_id for job in jobs}
+    turns = turns_of(tmp_path)
+    assert turns.keys() == {job.attempt.job_id for job in jobs}
+    assert max(turns.values()) == 2 * (STEPS - GATE - 1)
 
 
 @pytest.fixture
@@ -83,11 +93,8 @@ def pair(launch) -> list[Job]:
 
 def packed(launch: Callable[..., Job]) -> list[Job]:
     """See :func:`pair`."""
-    jobs = [launch([0, 1], "--gate", GATE, "--gate", LATER), launch([0, 1], "--gate", GATE)]
-    for job in jobs:
-        job.until_asked()
-    for job in jobs:
-        job.opens(GATE)
+    first = partial(launch, [0, 1], "--gate", GATE, "--gate", LATER)
+    jobs = seated([first, partial(launch, [0, 1], "--gate", GATE)])
     jobs[0].until_at(LATER)
     until(lambda: jobs[0].seat and jobs[1].seat, "both have seats")
     return jobs

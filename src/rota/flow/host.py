@@ -208,7 +208,7 @@ class Ranks(Member):
 
     def __init__(self, number: int, told: asked.Ranks, page: Page) -> None:
         super().__init__(number, socket.socket(socket.AF_UNIX), page)  # nobody is at its other end
-        self.name, self.weight = told.key, told.weight
+        self.name = told.key
         self.order = [0] * len(told.devices)
         workers = list(range(len(self.order)))
         self.define(wire.DefineGangs(STEPS, gangs=[workers], functions=[STEPS], losses=[0]))

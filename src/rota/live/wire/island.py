@@ -57,7 +57,6 @@ class Ranks(Struct, tag="ranks", kw_only=True):
     key: Key
     devices: list[int]
     pids: list[Annotated[int, Meta(gt=0, lt=1 << 31)]]
-    weight: Annotated[float, Meta(gt=0)] = 1.0
 
 
 class Pause(Struct, tag="pause"):

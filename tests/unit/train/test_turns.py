@@ -1,0 +1,130 @@
+"""Turns of ranks, given out by a real host of an island in this process."""
+
+import os
+import select
+import threading
+
+import pytest
+
+from rota.flow.host import Host
+from rota.flow.page import FINISHED, GONE, HOST, READY
+from rota.live.wire import island
+from rota.train.pulse import Pulse
+from rota.train.turns import Turns
+
+DEVICES = 2
+
+
+class Gang:
+    """Two ranks, each a thread's, on both devices of a host's island."""
+
+    def __init__(self, host, folder, key):
+        devices = list(range(DEVICES))
+        told = island.Ranks(number=1, key=key, devices=devices, pids=[os.getpid()] * DEVICES)
+        self.slots = host.admit(told)
+        self.said = []
+        self.ranks = [Turns(Pulse(None)) for _ in devices]
+        for device, (turns, slot) in enumerate(zip(self.ranks, self.slots, strict=True)):
+            where = {"folder": str(folder), "devices": DEVICES, "host": os.getpid()}
+            turns.tell = self.said.append
+            turns.take(where | {"key": key, "slot": slot, "device": device})
+
+
+class Seen:
+    """A host whose thread is this one: it looks when a rank has rung."""
+
+    def __init__(self, folder):
+        self.host = Host(folder, DEVICES, 1 << 20)
+
+    def looks(self):
+        """Give out what may be next."""
+        self.host._rung_for()
+        self.host._order()
+
+    def until_rung(self):
+        """Wait for a rank to ring, and look then."""
+        assert select.select([self.host._bells.own(HOST)], [], [], 20)[0], "nobody has rung"
+        self.looks()
+
+
+@pytest.fixture
+def seen(tmp_path):
+    seen = Seen(tmp_path)
+    yield seen
+    seen.host.close()
+
+
+def begins(turns):
+    """A thread in which the next step begins."""
+    thread = threading.Thread(target=turns.begin)
+    thread.start()
+    return thread
+
+
+def both_begin(seen, gang):
+    """Both ranks of a gang have their turns."""
+    threads = [begins(turns) for turns in gang.ranks]
+    while any(thread.is_alive() for thread in threads):
+        if select.select([seen.host._bells.own(HOST)], [], [], 0.05)[0]:
+            seen.looks()
+        for thread in threads:
+            thread.join(0.01)
+
+
+def test_a_step_waits_for_the_end_of_anothers_on_both_devices(seen, tmp_path):
+    first, second = Gang(seen.host, tmp_path, "first"), Gang(seen.host, tmp_path, "second")
+    both_begin(seen, first)
+    threads = [begins(turns) for turns in second.ranks]
+    page = seen.host._page
+    while any(page.of(slot, READY) == 0 for slot in second.slots):
+        pass
+    seen.looks()
+    assert [page.head(device) for device in range(DEVICES)] == first.slots
+    for turns in first.ranks:
+        turns.end()
+    for thread in threads:
+        thread.join(20)
+    assert [page.head(device) for device in range(DEVICES)] == second.slots
+    assert [page.of(slot, FINISHED) for slot in first.slots] == [1, 1]
+
+
+def test_a_rank_that_leaves_in_its_turn_leaves_nobody_waiting(seen, tmp_path):
+    first, second = Gang(seen.host, tmp_path, "first"), Gang(seen.host, tmp_path, "second")
+    both_begin(seen, first)
+    for turns in first.ranks:
+        turns.leave()
+    both_begin(seen, second)
+    assert first.said == ["first", "first", None, None]
+    assert len(seen.host._members) == 1
+
+
+def test_a_rank_goes_on_without_turns_once_its_seat_is_taken_away(seen, tmp_path):
+    gang = Gang(seen.host, tmp_path, "gang")
+    both_begin(seen, gang)
+    thread = begins(gang.ranks[0])  # has its turn already
+    thread.join(20)
+    seen.host.part("gang")
+    for turns in gang.ranks:
+        turns.end()
+        turns.begin()
+    assert [turns.key for turns in gang.ranks] == [None, None]
+    assert [seen.host._page.of(slot, READY) for slot in gang.slots] == [GONE, GONE]
+
+
+def test_a_rank_that_waits_for_one_that_has_left_gets_its_turn(seen, tmp_path):
+    gang = Gang(seen.host, tmp_path, "gang")
+    thread = begins(gang.ranks[0])
+    seen.until_rung()
+    assert thread.is_alive()
+    gang.ranks[1].leave()
+    while thread.is_alive():
+        seen.looks()
+        thread.join(0.01)
+    assert seen.host._page.head(0) == gang.slots[0]
+
+
+def test_a_rank_that_skips_steps_loses_its_seat(seen, tmp_path):
+    gang = Gang(seen.host, tmp_path, "gang")
+    seen.host._page.tell(gang.slots[0], READY, 3)
+    seen.looks()
+    assert not seen.host._members
