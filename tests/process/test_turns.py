@@ -12,7 +12,7 @@ import pytest
 from rota.live.agent import ordering
 from support.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, until
+from .conftest import PROMPT, SCRIPTS, until
 from .states import differences, outcome
 from .test_elastic import Job as Training
 
@@ -145,3 +145,59 @@ def test_turns_go_on_without_an_agent_and_under_the_next_one(tmp_path, alone):
         for job in jobs:
             assert not differences(outcome(job.succeeds()), alone)
     assert max(turns_of(tmp_path).values()) == 2 * (STEPS - GATE - 1)
+
+
+# Samples take a while to come, and a step next to nothing: two such jobs do twice the work of one.
+LOADS = """
+import os, sys, time
+import torch, rota.train
+hurry, steps = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        if not os.path.exists(hurry):
+            time.sleep(0.02)
+        return torch.full((8,), float(index))
+model = torch.nn.Linear(8, 1)
+with rota.train.session() as s:
+    model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-5))
+    loader = s.loader(Slow(), batch_size=4)
+    for step in s.steps(steps):
+        for x in s.next_batch():
+            model(x).square().mean().backward()
+        optimizer.step()
+        if s._turns.key is not None:
+            open(hurry + ".seated" + os.environ["ROTA_JOB_ID"], "w").close()
+print("weights", model.weight.double().sum().item().hex())
+"""
+
+
+def test_gandiva_packs_gangs_of_trainings_whose_steps_take_turns_then(make_cluster):
+    settings = {"quantum_s": 0.5, "trial_s": 6.0, "least_gain": 0.1, "pack_gangs": "on"}
+    cluster = make_cluster("gandiva", 2, environment=PROMPT, **settings)
+    script, hurry = cluster.base / "train.py", cluster.base / "hurry"
+    script.write_text(LOADS)
+    jobs = [cluster.submit(f"python {script} {hurry} 2000", gpus=2) for _ in range(2)]
+
+    def tried() -> bool:
+        return all(cluster.client.explain(job)["trials"] for job in jobs)
+
+    until(tried, "both have been tried together")
+    trials = [cluster.client.explain(job)["trials"][0] for job in jobs]
+    assert [(each["what"], each["kept"]) for each in trials] == [("pack", True)] * 2
+    assert [cluster.show(job)["shared_with"] for job in jobs] == [jobs[1:], jobs[:1]]
+    seated = [cluster.base / f"hurry.seated{job}" for job in jobs]
+    until(lambda: all(file.exists() for file in seated), "their steps take turns")
+    hurry.touch()
+    for job in jobs:
+        cluster.ends(job)
+    found = {
+        line
+        for job in jobs
+        for line in "".join(cluster.client.logs(job)).splitlines()
+        if "weights" in line
+    }
+    assert len({line.rpartition("weights")[2] for line in found}) == 1
