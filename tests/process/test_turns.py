@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota.live.agent import ordering
+from rota.live.agent import ordering, pausing
 from support.lone_agent import LoneAgent
 
 from .conftest import PROMPT, SCRIPTS, until
@@ -128,6 +128,25 @@ def test_one_that_is_resized_takes_turns_on_the_gpus_that_it_has_then(pair, alon
     assert first.answer(number)["type"] == "done"
     assert not differences(outcome(first.succeeds()), alone)
     assert not differences(outcome(second.succeeds()), alone)
+
+
+def test_one_that_is_stopped_in_its_turn_keeps_nobody_waiting(pair, alone, monkeypatch):
+    first, second = pair
+    monkeypatch.setattr(pausing, "BOUNDARY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(pausing, "BOUNDARY_TIMEOUT_STEPS", 0)
+    assert first.answer(first.begins("suspend"))["type"] == "done"
+    assert first.attempt.record.frozen
+    assert not differences(outcome(second.succeeds()), alone)
+    assert first.answer(first.begins("resume", gpus=[0, 1]))["type"] == "done"
+    first.opens(LATER)
+    assert not differences(outcome(first.succeeds()), alone)
+
+
+def test_steps_go_on_without_turns_once_the_host_is_gone(pair, alone):
+    pair[0].agent.end_host()
+    pair[0].opens(LATER)
+    for job in pair:
+        assert not differences(outcome(job.succeeds()), alone)
 
 
 def test_turns_go_on_without_an_agent_and_under_the_next_one(tmp_path, alone):

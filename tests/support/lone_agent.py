@@ -82,6 +82,13 @@ class LoneAgent:
         """The attempts here, by job."""
         return {attempt.job_id: attempt for attempt in self._agent.attempts.values()}
 
+    def end_host(self) -> None:
+        """Kill the host of the node's island, which this agent has started."""
+        host = self._agent._island._process
+        assert host is not None
+        host.kill()
+        host.wait()
+
     def vanish(self) -> None:
         """End as if killed: the jobs go on, and another agent on the same folder adopts them.
 

@@ -2,8 +2,8 @@
 
     python turns.py FOLDER SCRIPT WORDS...
 
-A turn that begins while another one is under way on the GPU ends the process. A line in
-FOLDER/turns tells of each that is over: the job, and the GPU.
+A turn that begins while another one is under way on the GPU, of a process that is not stopped, ends
+the process. A line in FOLDER/turns tells of each that is over: the job, and the GPU.
 """
 
 import fcntl
@@ -24,7 +24,13 @@ class Turns(turns.Turns):
         if self._has_turn and not self.held:
             gpu = self._seat.device
             lock = os.open(FOLDER / f"gpu{gpu}", os.O_RDWR | os.O_CREAT)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.pwrite(lock, f"{os.getpid():9}".encode(), 0)
+            except BlockingIOError:
+                holder = int(os.pread(lock, 9, 0))
+                if Path(f"/proc/{holder}/stat").read_text().rpartition(") ")[2][0] != "T":
+                    raise
             self.held.append(lock)
 
     def end(self):
