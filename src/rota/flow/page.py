@@ -24,7 +24,7 @@ from rota.live.wire.island import NO_DEVICE
 # Turns of a device that may be given out and not yet done: the island's window, of some 40 turns at
 # the least cost of each, and two of each worker.
 RING = 1024
-SLOTS = 256
+SLOTS = 256  # of the host, of workers, and of ranks of trainings
 DEVICE_WORDS = 8 + RING
 SLOT_WORDS = 24
 DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8

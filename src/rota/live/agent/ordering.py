@@ -70,18 +70,20 @@ class Ordering:
     async def _change(self, attempt: Attempt, *, seated: bool) -> None:
         """Give the ranks of an attempt a seat, or none."""
         key = f"{attempt.job_id}.{attempt.number}.{secrets.token_hex(4)}"
+        hold = Hold(attempt, key)
         try:
-            slots, host = [0] * len(attempt.members), 0
+            slots, host = [0] * len(hold.ranks), 0
             if seated:
-                pids = [rank.session for rank in attempt.members]
-                slots, host = await self._island.ranks(key, attempt.record.gpus, pids)
-            hold = Hold(attempt, key)
+                pids = [rank.session for rank in hold.ranks]
+                if not all(pids):
+                    raise AgentError("the processes of its sessions are not known")
+                slots, host = await self._island.ranks(key, hold.gpus, pids)
             attempt.hold = hold
             told = {"folder": str(self._island.folder), "devices": self._devices, "host": host}
             if not await hold.reached():
                 hold.release()
                 raise AgentError("its ranks do not hold")
-            for rank, slot, gpu in zip(attempt.members, slots, attempt.record.gpus, strict=True):
+            for rank, slot, gpu in zip(hold.ranks, slots, hold.gpus, strict=True):
                 mine = {"slot": slot, "device": gpu, "key": key if seated else None}
                 rank.send({"type": "turns", "round": key} | told | mine)
             await hold.over(key if seated else None)
@@ -100,46 +102,48 @@ class Hold:
     def __init__(self, attempt: Attempt, round_: str) -> None:
         self._attempt, self.round = attempt, round_
         self._steps: dict[int, int] = {}
-        self._ranks = list(attempt.members)
+        self.ranks, self.gpus = list(attempt.members), list(attempt.record.gpus)
         self._all_hold = asyncio.Event()
 
     async def reached(self) -> bool:
         """True once all hold; False if the attempt's ranks are others, or do something else."""
-        for rank in self._ranks:
+        for rank in self.ranks:
             rank.send({"type": "pause", "gang": True, "round": self.round})
         while self._is_possible:
             try:
                 await asyncio.wait_for(self._all_hold.wait(), COUPLED_STEP_S)
                 return True
             except TimeoutError:
-                let_go_on(self._steps, [rank.index for rank in self._ranks], self._send)
+                let_go_on(self._steps, [rank.index for rank in self.ranks], self._send)
         return False
 
     def holds(self, slot: int, step: int) -> None:
         """A rank holds at the boundary after so many steps."""
         self._steps[slot] = step
         if self._is_possible and agree_on_step(
-            self._steps, [rank.index for rank in self._ranks], self._send
+            self._steps, [rank.index for rank in self.ranks], self._send
         ):
             self._all_hold.set()
 
     def release(self) -> None:
         """Let those go on that hold, unless they hold for something else by now."""
         if self._attempt.state == State.RUNNING and not self._attempt.holds_for_resize:
-            for rank in self._ranks:
+            for rank in self.ranks:
                 rank.send({"type": "resume", "device": None})
 
     async def over(self, key: str | None) -> None:
-        """Return when all ranks have this seat, or have gone. Raises AgentError."""
+        """Return when all ranks have this seat, or none if it is None. Raises AgentError."""
         deadline = asyncio.get_running_loop().time() + SETTLE_S
-        while self._attempt.members == self._ranks and any(r.seat != key for r in self._ranks):
-            if asyncio.get_running_loop().time() > deadline or not self._attempt.cooperates:
+        while any(rank.seat != key for rank in self.ranks):
+            if asyncio.get_running_loop().time() > deadline or not self._is_possible:
                 raise AgentError("its ranks have not said that they take turns")
             await asyncio.sleep(COUPLED_STEP_S)
 
     @property
     def _is_possible(self) -> bool:
-        return self._attempt.members == self._ranks and self._attempt.can_hold
+        attempt = self._attempt
+        same = attempt.members == self.ranks and attempt.record.gpus == self.gpus
+        return same and attempt.can_hold
 
     def _send(self, slot: int, message: Message) -> None:
         self._attempt.ranks[slot].send(message)
