@@ -199,7 +199,7 @@ def test_gandiva_packs_gangs_of_trainings_whose_steps_take_turns_then(make_clust
     cluster = make_cluster("gandiva", 2, environment=PROMPT, **settings)
     script, hurry = cluster.base / "train.py", cluster.base / "hurry"
     script.write_text(LOADS)
-    jobs = [cluster.submit(f"python {script} {hurry} 2000", gpus=2) for _ in range(2)]
+    jobs = [cluster.submit(f"python {script} {hurry} 1200", gpus=2) for _ in range(2)]
 
     def tried() -> bool:
         return all(cluster.client.explain(job)["trials"] for job in jobs)
