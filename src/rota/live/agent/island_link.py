@@ -86,7 +86,7 @@ class IslandLink:
         """
         await self._ensure()
         done = await self._ask(
-            lambda number: Ranks(number=number, key=key, devices=devices, pids=pids)
+            lambda number: Ranks(number=number, key=key, devices=devices, pids=pids), ANSWERS_S
         )
         return done.slots, done.host
 
