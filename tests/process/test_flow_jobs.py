@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -464,10 +466,10 @@ NOTEBOOK = "from rota import flow; client = flow.connect(gpus=2); print(client.d
 
 
 @pytest.fixture
-def notebook(make_cluster, monkeypatch):
-    """A cluster, and what starts a program there that asks for both GPUs and then waits."""
-    cluster = make_cluster()
-    begun = []
+def notebook(make_cluster):
+    """A cluster, what starts a program that asks for its GPUs and then waits, and its TMPDIR."""
+    cluster, begun = make_cluster(), []
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for the name of a socket
 
     def begin() -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -475,27 +477,29 @@ def notebook(make_cluster, monkeypatch):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | {"ROTA_HOME": str(cluster.folder.path), "TMPDIR": str(cluster.base)},
+            env=os.environ | {"ROTA_HOME": str(cluster.folder.path), "TMPDIR": str(place)},
             text=True,
         )
         begun.append(process)
         return process
 
-    yield cluster, begin
+    yield cluster, begin, place
     for process in begun:
         process.kill()
         process.communicate()
+    shutil.rmtree(place)
 
 
 def test_notebooks_that_are_killed_end_their_jobs_and_leave_no_folder(notebook):
-    cluster, begin = notebook
+    cluster, begin, place = notebook
     first = begin()
     assert first.stdout.readline() == "[0, 1]\n"
-    assert not list(cluster.base.glob("rota-notebook-*"))
+    assert not list(place.iterdir())
     second = begin()
     assert second.stderr.readline() == "job 2 waits for its GPUs; `rota why 2` says why\n"
     second.kill()
+    second.wait()
     first.kill()
     cluster.ends("1")
     cluster.ends("2", "FAILED")
-    assert not list(cluster.base.glob("rota-notebook-*"))
+    assert not list(place.iterdir())

@@ -119,8 +119,9 @@ def main() -> None:
                 f"the notebook does not listen at {door}: {error}; it has ended, or runs on "
                 "another machine than this node"
             )
-        while link.recv(1):
-            pass
+        with contextlib.suppress(ConnectionResetError):  # a kill before the notebook has read it
+            while link.recv(1):
+                pass
 
 
 if __name__ == "__main__":
