@@ -739,8 +739,7 @@ class Raw:
     def hello(self, devices: Any = (0, 1), weight: float = 1.0) -> wire.Welcome:
         self.socket.sendall(wire.encoded(wire.Hello("raw", list(devices), weight, None)))
         data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 8)
-        for each in descriptors:
-            os.close(each)
+        self.workers = [socket.socket(fileno=each) for each in descriptors]  # live as long as this
         return wire.Reader(wire.FromHost).take(data)[0]
 
     def is_refused(self) -> str:

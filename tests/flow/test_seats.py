@@ -22,7 +22,7 @@ from rota import flow
 from rota.errors import FlowError, InputError, SliceChangedError, WorkerLostError
 from rota.flow.client import Client
 from rota.flow.host import SLOTS
-from rota.flow.page import PLACED, Page
+from rota.flow.page import FINISHED, PLACED, Page
 from rota.live.wire import island
 from rota.live.wire.island import CONTROL, Called, Done, FromIsland, Lines, Seen, line_of
 from support.flow_functions import Gate
@@ -426,13 +426,16 @@ def test_operations_that_are_outstanding_on_a_lost_slice_fail_alone(seat, gate):
         y = function(held, "gated")(held.put(torch.tensor([float(gate.number)])))
         gate.wait_begun()
         # On the second device it stands behind another job, and so is not looked at there at first.
-        before = scale(small)
+        before, passed = scale(small), job.host.page.of(client._slots[0], FINISHED)
         lost = total(x)
         after = of_pair(ones)
         job.place(0, 1, -1)
-        until(lambda: job.host.page.of(client._slots[0], 0) > 0, "the first worker has passed it")
-        job.move(0, 1, 2)
+        page, first = job.host.page, client._slots[0]
+        until(lambda: page.of(first, FINISHED) > passed, "the first worker has passed it")
+        paused = job.begin_pause()  # waits for the other job if this one has its next turn
         gate.open()
+        assert job.agent.answer(paused).error is None
+        job.place(0, 1, 2)
         assert before.result() == 4
         for shard in range(3):
             with pytest.raises(SliceChangedError, match="plus_total: its slice has lost a device"):

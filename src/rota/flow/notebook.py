@@ -45,8 +45,7 @@ class Hold:
         run = f"python -m rota.flow.notebook {place}"
         try:
             with socket.socket(socket.AF_UNIX) as door, Client() as client:
-                door.bind(str(place))
-                door.listen()
+                _listen(door, place)
                 door.settimeout(LOOK_EVERY_S)
                 whole = {"name": NAME, "processes": "flow", "workdir": os.getcwd(), "run": run}
                 self.job_id = str(client.submit(whole | fields)["id"])
@@ -102,6 +101,18 @@ class Hold:
 
     def _clear_away(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _listen(door: socket.socket, place: Path) -> None:
+    """Raises FlowError where there can be no socket."""
+    try:
+        door.bind(str(place))
+    except OSError as error:
+        raise FlowError(
+            f"connect: a socket can't be made at {place}: {error}; set TMPDIR to a folder that is "
+            "yours, and whose path is short"
+        ) from None
+    door.listen()
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Options of ways to an island that have no effect are refused."""
 
+import tempfile
+
 import pytest
 
 from rota import flow
-from rota.errors import InputError
+from rota.errors import FlowError, InputError
 from rota.live.wire.island import KEY
 
 
@@ -36,3 +38,13 @@ def test_a_job_says_what_its_program_has(option, monkeypatch):
 def test_an_island_of_no_number_of_devices_is_refused(devices):
     with pytest.raises(InputError, match=f"^devices: {devices!r}; write how many"):
         flow.local(devices)
+
+
+def test_a_notebook_without_room_for_a_socket_is_told_of_tmpdir(tmp_path, monkeypatch):
+    far = tmp_path / ("x" * 100)
+    far.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    monkeypatch.delenv(KEY, raising=False)
+    with pytest.raises(FlowError, match="set TMPDIR to a folder"):
+        flow.connect(gpus=1)
+    assert not list(far.iterdir())
