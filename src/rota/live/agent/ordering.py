@@ -111,7 +111,8 @@ class Hold:
             rank.send({"type": "pause", "gang": True, "round": self.round})
         while self._is_possible:
             try:
-                await asyncio.wait_for(self._all_hold.wait(), COUPLED_STEP_S)
+                async with asyncio.timeout(COUPLED_STEP_S):
+                    await self._all_hold.wait()
                 return True
             except TimeoutError:
                 let_go_on(self._steps, [rank.index for rank in self.ranks], self._send)
