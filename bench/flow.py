@@ -5,9 +5,10 @@
 One operation is a scalar addition, or a scalar all-reduce and an addition, on one worker and on
 two. A client calls operations one by one and waits for each; calls them one by one and waits for
 the last; runs them in programs of 128; runs 128 of them in one function. Beside: a plain loop of
-as many processes (gloo), without any client, and Ray's actors where Ray is installed. All ways take
-turns in one process, round by round. Printed are microseconds an operation (median of the rounds,
-quartiles), and how many times as long as the plain loop's that is.
+as many processes (gloo), without any client; Ray's actors and compiled graphs, and Monarch's actor
+meshes, where these are installed. All ways take turns in one process, round by round. Printed are
+microseconds an operation (median of the rounds, quartiles), and how many times as long as the
+plain loop's that is.
 
 At last, for additions on 1 to 8 workers: the CPU time that an operation costs the client and each
 worker, in calls and in programs, and the island where two programs take turns. The experiment
@@ -43,13 +44,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    if find_spec("ray") is None:
-        print("Ray's actors are skipped: Ray is not installed")
+    for package in ("ray", "monarch"):
+        if find_spec(package) is None:
+            print(f"{package} is skipped: it is not installed")
     for workers in (1, 2):
         for name in OPERATIONS:
             with ExitStack() as stack:
                 ways: dict[str, tuple[Way, int]] = {}
-                for each in (flow_ways, plain_ways, ray_ways):
+                for each in (flow_ways, plain_ways, ray_ways, monarch_ways):
                     ways |= stack.enter_context(each(workers, name))
                 show(f"{name}, {workers} worker{'s'[: workers > 1]}", measured(ways, rounds))
     show_cpu_times()
@@ -268,10 +270,22 @@ def ray_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
         def outstanding(count: int) -> None:
             ray.get([each.run.remote() for _ in range(count) for each in actors])
 
+        from ray.dag import InputNode, MultiOutputNode
+
+        with InputNode() as given:
+            graph = MultiOutputNode([each.run.bind(given) for each in actors])
+        compiled = graph.experimental_compile()
+
+        def by_graph(count: int) -> None:
+            for _ in range(count):
+                ray.get(compiled.execute(0))
+
         yield {
             "Ray's actors, waiting for each": (sequential, LENGTH),
             "Ray's actors, waiting for the last": (outstanding, 4 * LENGTH),
+            "Ray's compiled graph, waiting for each": (by_graph, LENGTH),
         }
+        compiled.teardown()
     ray.shutdown()
 
 
@@ -285,8 +299,51 @@ class RayActor:
     def meet(self, meeting: str, rank: int, size: int) -> None:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
 
-    def run(self) -> None:
+    def run(self, _: object = None) -> None:
         self.x = add(self.x) if self.name == "addition" else reduced(self.x, None)
+
+
+@contextmanager
+def monarch_ways(workers: int, name: str) -> Iterator[dict[str, tuple[Way, int]]]:
+    if find_spec("monarch") is None:
+        yield {}
+        return
+    from monarch.actor import Actor, current_rank, endpoint, this_host
+
+    class MonarchActor(Actor):
+        """Keeps the value itself."""
+
+        def __init__(self, name: str) -> None:
+            torch.set_num_threads(1)
+            self.name, self.x = name, torch.zeros(1)
+
+        @endpoint
+        def meet(self, meeting: str, size: int) -> None:
+            rank = current_rank().rank
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+
+        @endpoint
+        def run(self) -> None:
+            self.x = add(self.x) if self.name == "addition" else reduced(self.x, None)
+
+    with tempfile.TemporaryDirectory(prefix="rota-") as folder:
+        processes = this_host().spawn_procs({"workers": workers})
+        actors = processes.spawn("actors", MonarchActor, name)
+        actors.meet.call(f"file://{folder}/meeting", workers).get()
+
+        def sequential(count: int) -> None:
+            for _ in range(count):
+                actors.run.call().get()
+
+        def outstanding(count: int) -> None:
+            for each in [actors.run.call() for _ in range(count)]:
+                each.get()
+
+        yield {
+            "Monarch's actors, waiting for each": (sequential, LENGTH),
+            "Monarch's actors, waiting for the last": (outstanding, 4 * LENGTH),
+        }
+        processes.stop().get()
 
 
 if __name__ == "__main__":
