@@ -571,6 +571,22 @@ def test_programs_that_come_and_go_leave_nothing_in_the_host(seat, host):
     assert not list(host.folder.glob("client*"))
 
 
+def test_who_comes_when_no_descriptor_is_free_is_turned_away(seat, host):
+    job, process = seat(0), psutil.Process(host.process.pid)
+    taken = {int(each) for each in os.listdir(f"/proc/{process.pid}/fd")}
+    before = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (min(set(range(1000)) - taken), before[1]))
+    try:
+        with socket.socket(socket.AF_UNIX) as other:
+            other.settimeout(SILENCE_S)
+            other.connect(str(host.folder / CONTROL))
+            assert other.recv(1) == b""
+    finally:
+        process.rlimit(psutil.RLIMIT_NOFILE, before)
+    with job.connect() as client:
+        assert client.devices == [0]
+
+
 # -- workers are of the job ------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ answered, and nobody takes another's place, so that a stranger who comes by cost
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -96,6 +97,7 @@ class Seats:
         self._seats: dict[str, Taken] = {}
         self._askers: list[Asker] = []
         self.ended = False
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
         self._door.bind(str(folder / CONTROL))
@@ -139,6 +141,7 @@ class Seats:
 
     def let_go(self) -> None:
         """In a worker: close what is the host's."""
+        os.close(self._spare)
         self._door.close()
         for asker in self._askers:
             asker.connection.close()
@@ -148,7 +151,13 @@ class Seats:
     def _welcome(self) -> None:
         try:
             connection, _ = self._door.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is free: who waits there would be told of for ever
+            os.close(self._spare)
+            with contextlib.suppress(OSError):
+                self._door.accept()[0].close()
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             return
         if len(self._askers) >= MOST_ASKERS:
             silent = next((each for each in self._askers if not each.has_asked), None)
