@@ -1,4 +1,4 @@
-"""What a flow job does on its GPUs, and whose turn its next operation waits for."""
+"""Words for the use of GPUs by a flow job, and for the turn that its next operation awaits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers compute on: cores of this machine, or its GPUs by CUDA.
+"""The devices that workers compute on: cores of this machine, or its GPUs by CUDA.
 
 A worker has its buffers there while it has a device, and in host memory while it has none. What it
 sends to other workers and to its client goes by way of host memory.
@@ -16,7 +16,7 @@ from rota.errors import FlowError
 
 
 class Accelerator(Protocol):
-    """What a worker asks of a kind of devices; it has at most one at a time."""
+    """A kind of devices, of which a worker has at most one at a time."""
 
     kind: str  # as torch calls it
     moves: bool  # True if buffers and process groups are of one device, and not of the process

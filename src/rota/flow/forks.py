@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Kept(Protocol):
-    """What has connections."""
+    """An object with connections."""
 
     def forked(self) -> None:
         """In a process that the program has forked: let go of them."""

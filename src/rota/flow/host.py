@@ -644,9 +644,8 @@ class Host:
         if member.leaves:  # not gone yet: it stays
             member.leaves, member.settled = False, True
             self._pause(member)
-        if devices == [
-            member.slots[slot] for slot in member.order
-        ]:  # they are there, or on their way
+        present = [member.slots[slot] for slot in member.order]
+        if devices == present:  # they are there, or on their way
             return
         if member.comes:
             self._take_off(member)

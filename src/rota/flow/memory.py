@@ -65,7 +65,7 @@ class Memory:
         return bool(self._requests)
 
     def needed_bytes(self, slot: int) -> int:
-        """What a worker without a share uses all the same."""
+        """Bytes that a worker uses although it has no share."""
         return max(self._words.counted_bytes(slot), self._words.held_bytes(slot))
 
     def join(self, client: int, slot: int, device: int, most_bytes: int) -> None:

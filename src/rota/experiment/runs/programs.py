@@ -57,7 +57,7 @@ def started(
 
 
 def asked(experiment: str, processes: Sequence["subprocess.Popen[str]"], what: str = "go") -> Any:
-    """What the first of these processes answers once all were told the same line.
+    """Returns the first process's answer once all were told the same line.
 
     Each answers a line with a line of JSON. Raises SimulationError if one has ended.
     """

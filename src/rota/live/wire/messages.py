@@ -78,7 +78,7 @@ class FlowWait(Struct, kw_only=True):
 
 
 class FlowUse(Struct, kw_only=True):
-    """What a flow job does on its devices. Lists have an entry for each of its workers."""
+    """Use of devices by a flow job. Lists have an entry for each of its workers."""
 
     devices: Annotated[  # GPUs of the node; -1: the worker has none
         list[Annotated[int, Meta(ge=-1, lt=MAX_NODE_GPUS)]], Meta(max_length=MAX_NODE_GPUS)
