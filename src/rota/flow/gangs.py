@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,6 +13,7 @@ import torch.distributed as dist
 
 from rota.errors import FlowError
 from rota.flow.accelerator import Accelerator
+from rota.flow.connections import hang_up, open_sockets
 from rota.flow.functions import Shard, drop_group, group_from
 
 TIMEOUT = timedelta(seconds=300)
@@ -55,9 +54,9 @@ class Gang:
                 "can't work together any more; call client.recover(), or make a new slice"
             )
         if self._shard is None:
-            before = _sockets()
+            before = open_sockets()
             self._shard = Shard(self.rank, self.size, self._met())
-            self._sockets = {k: v for k, v in _sockets().items() if before.get(k) != v}
+            self._sockets = {k: v for k, v in open_sockets().items() if before.get(k) != v}
         return self._shard
 
     def _met(self) -> dist.ProcessGroup:
@@ -98,7 +97,7 @@ class Gang:
         if self._backend is not None:
             self._on.hang_up(self._backend)
         for descriptor, name in self._sockets.items():
-            _hang_up(descriptor, name)
+            hang_up(descriptor, name)
 
     @property
     def _meeting(self) -> Path:
@@ -120,23 +119,3 @@ class Gang:
         if self._shard is not None and self.size > 1:
             drop_group(self._shard.group)
             self._shard, self._backend, self._broken = None, None, True
-
-
-def _sockets() -> dict[int, str]:
-    """The sockets of this process by descriptor, with names that no other socket ever has."""
-    found = {}
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            name = os.readlink(f"/proc/self/fd/{descriptor}")
-            if name.startswith("socket:"):
-                found[descriptor] = name
-    return found
-
-
-def _hang_up(descriptor: int, name: str) -> None:
-    with contextlib.suppress(OSError):
-        if os.readlink(f"/proc/self/fd/{descriptor}") == name:
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                # Gloo ends the process if the socket that it listens to fails.
-                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    connection.shutdown(socket.SHUT_RDWR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from rota.flow.connections import hang_up, open_sockets
 from rota.train.cores import Cores
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class World:
         options: Any = None
         if dist.get_backend() == "nccl":
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-        before = _sockets()
+        before = open_sockets()
         forming = timedelta(seconds=self.form_timeout_s)
         made = dist.new_group(list(ranks), timeout=forming, pg_options=options)
         self._note(before)
@@ -186,7 +186,7 @@ class World:
         if dist.is_initialized() and dist.get_backend() == "nccl":
             _abort_process_group()  # its kernels wait for peers that may never answer
         for descriptor, name in self._connections.items():
-            _hang_up(descriptor, name)
+            hang_up(descriptor, name)
         self.leave()
 
     def _init(self, device: torch.device, **options: Any) -> None:
@@ -201,7 +201,7 @@ class World:
             # NCCL's watchdog ends the whole process then.
             os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        before = _sockets()
+        before = open_sockets()
         dist.init_process_group(_backend(device), **options)
         self._connections.clear()
         self._note(before)
@@ -210,30 +210,9 @@ class World:
         """Note the connections that were not there before."""
         self._connections |= {
             descriptor: name
-            for descriptor, name in _sockets().items()
+            for descriptor, name in open_sockets().items()
             if before.get(descriptor) != name
         }
-
-
-def _sockets() -> dict[int, str]:
-    """The sockets of this process by descriptor, with names that no other socket ever has."""
-    found = {}
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            name = os.readlink(f"/proc/self/fd/{descriptor}")
-            if name.startswith("socket:"):
-                found[descriptor] = name
-    return found
-
-
-def _hang_up(descriptor: int, name: str) -> None:
-    """End a connection to another process of this node, if that is what it still is."""
-    with contextlib.suppress(OSError):
-        if os.readlink(f"/proc/self/fd/{descriptor}") != name:
-            return
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.getpeername()[0] == connection.getsockname()[0]:
-                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _backend(device: torch.device) -> str:
