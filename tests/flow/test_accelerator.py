@@ -11,8 +11,10 @@ import torch
 from rota import flow
 from rota.errors import FlowError, WorkerLostError
 from rota.flow.accelerator import Cores, kind_of
-from support.fake_gpus import HIDDEN
+from rota.flow.page import FINISHED
+from support.fake_gpus import HIDDEN, HOLDING
 
+from .conftest import until
 from .test_seats import DEVICES, Host, Job, serving
 
 THERE = "support.fake_gpus"
@@ -74,6 +76,55 @@ def test_a_program_in_the_middle_goes_on_where_its_worker_is_then(gpus: Host, ga
         job.place(1)
         assert values[0].result().tolist() == [4.0, 4.0]
         assert values[2].result().tolist() == [2.0, 2.0]
+
+
+class Holding:
+    """Keeps what jobs launch from being over, while it is held."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.hold = folder, folder / "hold"
+        self.env = dict(os.environ) | {HOLDING: str(folder)}
+
+    def notes(self) -> list[str]:
+        notes = self.folder / "notes"
+        return notes.read_text().split() if notes.exists() else []
+
+
+def test_a_program_alone_launches_operations_before_those_before_them_are_over(
+    gpus: Host, tmp_path: Path
+) -> None:
+    holding = Holding(tmp_path)
+    first, other = Job(gpus, [0], 1.0, env=holding.env), Job(gpus, [0], 1.0, env=holding.env)
+    with first.connect() as client, other.connect() as beside:
+        one, another = client.slice(1), beside.slice(1)
+        noted, theirs = (each.function(f"{THERE}:noted") for each in (one, another))
+        value = one.put(torch.tensor(1))
+        assert (noted(value).result(), theirs(another.put(torch.tensor(7))).result()) == (1, 7)
+        slot = client._slots[0]
+
+        def alone() -> bool:
+            noted(value)
+            return gpus.page.standing(0) == slot
+
+        until(alone, "it has the device for itself")
+        client.wait()
+        finished = gpus.page.of(slot, FINISHED)
+        holding.hold.touch()
+        before = len(holding.notes())
+        held = [noted(value) for _ in range(3)]
+        until(lambda: len(holding.notes()) == before + 3, "all three are launched")
+        assert gpus.page.of(slot, FINISHED) == finished
+        late = theirs(another.put(torch.tensor(8)))
+        until(lambda: gpus.page.standing(0) == 0, "the other one is to have turns")
+        paused = first.begin_pause()
+        assert not gpus.agent.has_answer(paused)
+        assert holding.notes()[before:] == ["1"] * 3
+        holding.hold.unlink()
+        assert late.result() == 8
+        assert gpus.agent.answer(paused).error is None
+        notes = holding.notes()[before:]
+        assert notes[:4] == ["1"] * 3 + ["awaited"] and "8" in notes[4:]
+        assert [each.result() for each in held] == [1] * 3
 
 
 def test_a_worker_that_can_not_have_its_gpu_says_so_in_the_log_of_its_job(gpus: Host) -> None:

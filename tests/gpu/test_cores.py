@@ -23,7 +23,9 @@ pytestmark = [
 
 def step_s(cores):
     command = [sys.executable, str(SCRIPT), str(cores)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
 
 
 def test_a_resnets_step_at_a_third_number_of_cores_is_predicted_from_two_others():

@@ -15,6 +15,22 @@ import torch.distributed as dist
 from rota.errors import FlowError
 
 
+class Launch(Protocol):
+    """What an operation has launched on a device, which goes on after the operation returns."""
+
+    def end(self) -> None:
+        """All of it has been launched."""
+
+    def over(self) -> bool:
+        """Whether the device has come to its end; does not wait."""
+
+    def wait(self) -> None:
+        """Return once it is over."""
+
+    def took_ns(self) -> int:
+        """How long the device was at it, once it is over."""
+
+
 class Accelerator(Protocol):
     """A kind of devices, of which a worker has at most one at a time."""
 
@@ -33,8 +49,8 @@ class Accelerator(Protocol):
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in host memory."""
 
-    def finish(self) -> None:
-        """Return once all that was begun on the device is over."""
+    def launch(self) -> Launch | None:
+        """What is launched from now on; None if operations are over when they return."""
 
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """The backend of a process group whose collectives take tensors of the device."""
@@ -62,8 +78,9 @@ class Cores:
         """See :class:`Accelerator`."""
         return tensor
 
-    def finish(self) -> None:
+    def launch(self) -> Launch | None:
         """See :class:`Accelerator`."""
+        return None
 
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """See :class:`Accelerator`."""
@@ -71,6 +88,31 @@ class Cores:
 
     def hang_up(self, backend: Any) -> None:
         """See :class:`Accelerator`."""
+
+
+class CudaLaunch:
+    """Kernels of one stream between two events; see :class:`Launch`."""
+
+    def __init__(self) -> None:
+        self._first = torch.cuda.Event(enable_timing=True)
+        self._last = torch.cuda.Event(enable_timing=True)
+        self._first.record()
+
+    def end(self) -> None:
+        """See :class:`Launch`."""
+        self._last.record()
+
+    def over(self) -> bool:
+        """See :class:`Launch`."""
+        return bool(self._last.query())
+
+    def wait(self) -> None:
+        """See :class:`Launch`."""
+        self._last.synchronize()
+
+    def took_ns(self) -> int:
+        """See :class:`Launch`."""
+        return int(1e6 * self._first.elapsed_time(self._last))
 
 
 class Cuda:
@@ -105,9 +147,9 @@ class Cuda:
         """See :class:`Accelerator`."""
         return tensor.cpu()
 
-    def finish(self) -> None:
+    def launch(self) -> Launch:
         """See :class:`Accelerator`."""
-        torch.cuda.current_stream().synchronize()
+        return CudaLaunch()
 
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """See :class:`Accelerator`."""

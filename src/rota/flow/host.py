@@ -1061,6 +1061,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    # Torch looks for GPUs by CUDA otherwise, and forks of a process that has done so can't use any.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch.distributed
 
     import rota.flow.worker  # noqa: F401  # workers have it without loading it

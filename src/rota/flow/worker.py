@@ -22,7 +22,7 @@ import torch
 
 from rota.errors import InputError
 from rota.flow import wire
-from rota.flow.accelerator import Accelerator
+from rota.flow.accelerator import Accelerator, Launch
 from rota.flow.functions import Spec, call
 from rota.flow.gangs import Gang
 from rota.flow.naming import found
@@ -55,6 +55,8 @@ STRAY = 2  # times the mean: a longer run counts as much
 _LEAVES = (SystemExit, KeyboardInterrupt, GeneratorExit)  # what a function must not end a worker by
 MOST_YIELDS = 100  # to a client that tells others, before it is waited for by the clock
 LISTEN_EVERY_NS = 300_000  # while there is something to do
+MOST_LAUNCHED = 64  # operations that a device has before it and that are not over
+LOOK_EVERY_MS = 1  # for whether they are over, while there is nothing else to do
 
 
 class Poison(NamedTuple):
@@ -75,6 +77,15 @@ class Function:
     ) -> None:
         self.call, self.gang, self.error, self.most_bytes = call, gang, error, most_bytes
         self.runs = self.takes_ns = 0
+
+
+class Launched(NamedTuple):
+    """An operation that has returned, and may go on on the device."""
+
+    number: int
+    function: int  # -1: nothing was run
+    has_turn: bool
+    launch: Launch
 
 
 class Running:
@@ -120,7 +131,8 @@ class Worker:
         self._process = os.getpid()
         self._queue: deque[Any] = deque()
         self._held_bytes = 0
-        self._has_turn = False  # in the present operation
+        self._has_turn = self._has_grant = False  # in the present operation
+        self._launched: deque[Launched] = deque()  # under a grant, and not known to be over
         self._untold = 0  # looks for whether others have been told of the next operation
         self._unready: deque[Running] = deque()  # programs that may wait for parcels
 
@@ -139,6 +151,8 @@ class Worker:
             while not waits and time.monotonic_ns() < until_ns:
                 waits = not self._work()
             wait_ms = None if waits else 0
+            if self._launched and self._look_for_ends():
+                wait_ms = LOOK_EVERY_MS if waits else 0
             if waits and self._untold:  # it takes the client some microseconds, or it is stopped
                 os.sched_yield()
                 wait_ms = int(self._untold > MOST_YIELDS)
@@ -162,7 +176,8 @@ class Worker:
             self._bells.ring(HOST)
 
     def _leave_device(self) -> None:
-        """Nothing runs there: bring all to host memory that is bound to the device."""
+        """Bring all to host memory that is bound to the device, where nothing runs any more."""
+        self._await_ends()
         if self._on.moves:
             self._each_value(self._on.host)
             for gang in self._gangs.values():
@@ -226,6 +241,7 @@ class Worker:
             case wire.Fetch():
                 self._fetch(first)
             case wire.Tell():
+                self._await_ends()
                 self._answer(wire.Answer(first.request))
             case wire.Describe():
                 value = self._buffers[first.buffer]
@@ -351,14 +367,23 @@ class Worker:
     def _omit(self, running: Running, step: wire.Compute) -> None:
         label = running.program.labels[step.offset]
         poison = Poison("changed", f"{label}: its slice has lost a device; make another slice")
+        self._await_ends()
         for register in step.outputs:
             running.registers[register] = poison
         self._page.tell(self._slot, FINISHED, running.number + step.offset)
         self._bells.ring(HOST)
 
     def _compute(self, running: Running, step: wire.Compute) -> None:
+        number = running.number + step.offset
+        if not self._has_grant:
+            self._await_ends()
+        elif len(self._launched) >= MOST_LAUNCHED:
+            self._launched[0].launch.wait()
+            self._look_for_ends()
         began_ns = time.monotonic_ns()
-        self._page.tell(self._slot, PRESENT, running.number + step.offset)
+        if not self._launched:
+            self._page.tell(self._slot, PRESENT, number)
+        launch = self._on.launch()
         function, label = self._functions[step.function], running.program.labels[step.offset]
         inputs = [running.registers[each] for each in step.inputs]
         poison = self._barred(running, step) if step.when else None
@@ -374,12 +399,46 @@ class Worker:
             os._exit(1)
         for register, value in zip(step.outputs, outputs, strict=True):
             running.registers[register] = value
-        spent_ns = time.monotonic_ns() - began_ns
+        ran = step.function if poison is None or poison.kind != SKIPPED else -1
+        if launch is not None:
+            launch.end()
+            self._launched.append(Launched(number, ran, self._has_turn, launch))
+            if not self._has_grant:
+                self._await_ends()
+        else:
+            self._over(number, ran, time.monotonic_ns() - began_ns, has_turn=self._has_turn)
+
+    def _await_ends(self) -> None:
+        """Return once all that was launched is over, and known to be."""
+        if self._launched:
+            self._launched[-1].launch.wait()
+            self._look_for_ends()
+
+    def _look_for_ends(self) -> bool:
+        """Tell what is over of what was launched; True if anything is not.
+
+        Without a grant the device is awaited: others may come only then.
+        """
+        if self._page.standing(self._device) != self._slot:
+            self._launched[-1].launch.wait()
+        while self._launched and self._launched[0].launch.over():
+            ended = self._launched.popleft()
+            if self._launched:
+                self._page.tell(self._slot, PRESENT, self._launched[0].number)
+            took_ns = ended.launch.took_ns()
+            self._over(ended.number, ended.function, took_ns, has_turn=ended.has_turn)
+        return bool(self._launched)
+
+    def _over(self, number: int, ran: int, spent_ns: int, *, has_turn: bool) -> None:
+        """An operation is over, in which this function was run; -1: none."""
         self._page.tell(self._slot, SPENT_NS, self._page.of(self._slot, SPENT_NS) + spent_ns)
-        if poison is None or poison.kind != SKIPPED:
-            self._learn(step.function, function, spent_ns)
-        self._page.tell(self._slot, FINISHED, running.number + step.offset)
-        self._pass_on()
+        if ran >= 0:
+            self._learn(ran, self._functions[ran], spent_ns)
+        self._page.tell(self._slot, FINISHED, number)
+        if has_turn:
+            self._pass_on()
+        elif self._page.standing(self._device) != self._slot:
+            self._bells.ring(HOST)
 
     def _barred(self, running: Running, step: wire.Compute) -> Poison | None:
         """What an operation gives that is not to run, as it is in a branch that is not taken."""
@@ -394,7 +453,7 @@ class Worker:
     def _may_run(self, number: int) -> bool:
         """Whether an operation may begin: by the grant, by what is left of it, or by a turn."""
         page, device, slot = self._page, self._device, self._slot
-        self._has_turn = False
+        self._has_turn = self._has_grant = False
         if device < 0:
             return False
         if page.standing(device) == slot:
@@ -404,6 +463,7 @@ class Worker:
             self._untold = 0
             page.tell(slot, BEGUN, number)
             if page.standing(device) == slot:
+                self._has_grant = True
                 return True
         if number <= page.of(slot, ALLOWED):
             return True
@@ -411,12 +471,8 @@ class Worker:
         return self._has_turn
 
     def _pass_on(self) -> None:
-        """The operation is over: the next one's worker is to know, or the host."""
+        """The turn is over: the next one's worker is to know, or the host."""
         page, device = self._page, self._device
-        if not self._has_turn:
-            if page.standing(device) != self._slot:
-                self._bells.ring(HOST)
-            return
         turn = page.done(device) + 1
         page.pass_on(device, turn)
         following = page.head(device)
@@ -432,7 +488,6 @@ class Worker:
             if function.call is None:
                 raise InputError(function.error)
             values, _ = call(function.call, inputs, function.gang.shard())
-            self._on.finish()
             if len(values) != outputs:
                 raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
             if (most_bytes := function.most_bytes) is not None:
