@@ -9,6 +9,7 @@ The first time is listed by itself: the driver makes the host memory then.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -51,17 +52,24 @@ def main() -> None:
 def measured(checkpoints: Checkpoints, process: subprocess.Popen[bytes]) -> tuple[float, float]:
     """Seconds until a computing process has left the GPU, and until it has computed again."""
     assert process.stdout is not None
-    for _ in range(3):
-        process.stdout.readline()
+    heard(process, 3)
     began_s = time.perf_counter()
     assert checkpoints.take(lambda: [process.pid])
     taken_s = time.perf_counter()
-    while len(process.stdout.peek()) > 1:  # what it has said before
-        process.stdout.read1()
+    os.set_blocking(process.stdout.fileno(), False)
+    process.stdout.read()  # what it has said before
+    os.set_blocking(process.stdout.fileno(), True)
     back_s = time.perf_counter()
     checkpoints.put_back([process.pid], [0], [0])
-    process.stdout.readline()
+    heard(process, 1)
     return taken_s - began_s, time.perf_counter() - back_s
+
+
+def heard(process: subprocess.Popen[bytes], lines: int) -> None:
+    """Wait until it has said that it has computed, so many times."""
+    assert process.stdout is not None
+    for _ in range(lines):
+        process.stdout.readline()
 
 
 def spread(seconds: tuple[float, ...]) -> str:

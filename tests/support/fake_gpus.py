@@ -50,7 +50,7 @@ class Held:
 class FakeGpus:
     """See :class:`rota.flow.accelerator.Accelerator`."""
 
-    kind, moves = "cpu", True
+    kind, moves, quantum_s = "cpu", True, 0.0
 
     def __init__(self) -> None:
         self._device: int | None = None

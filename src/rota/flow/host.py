@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -112,7 +112,7 @@ class Host:
         devices: int,
         memory_bytes: int,
         order: Order | None = None,
-        on: Callable[[], Accelerator] = Cores,
+        on: type[Accelerator] = Cores,
     ) -> None:
         self.on = on  # makes what a worker computes on
         self._folder, self._devices, self._memory_bytes = folder, devices, memory_bytes
@@ -120,7 +120,7 @@ class Host:
         self._bells = Bells(folder)
         self._bells.make(HOST)
         self._barrier = Barrier()
-        self._island = Island(range(devices), order or Stride())
+        self._island = Island(range(devices), order or Stride(on.quantum_s))
         self._memory = Memory(memory_bytes, Told(self._page, self._barrier))
         self._silent: dict[int, Member] = {}  # who have not said hello, the oldest first
         self._members: dict[int, Member] = {}

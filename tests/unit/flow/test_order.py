@@ -1,6 +1,7 @@
 """Which operation goes first."""
 
 import math
+from itertools import groupby
 
 import pytest
 
@@ -30,8 +31,8 @@ def picks(order, clients, count, devices=GANG, cost_s=0.001):
     return picked
 
 
-def stride(*weights):
-    order = Stride()
+def stride(*weights, quantum_s=0.0):
+    order = Stride(quantum_s)
     for client, weight in enumerate(weights):
         order.join(client, weight)
     return order
@@ -63,6 +64,18 @@ def test_equal_weights_take_turns():
 def test_weights_of_powers_of_two_are_spread_evenly():
     ruler = [3, 2, 3, 1, 3, 2, 3, 0, 3, 2, 3, 1, 3, 2, 3]
     assert picks(stride(1, 2, 4, 8), range(4), 30) == ruler + ruler
+
+
+def test_with_a_quantum_each_has_it_times_its_weight_before_another_is_next():
+    picked = picks(stride(1, 3, quantum_s=0.004), range(2), 64)
+    runs = [(client, len(list(run))) for client, run in groupby(picked)]
+    assert runs == [(0, 4), (1, 12)] * 4
+
+
+def test_who_comes_late_or_idles_saves_no_quantum():
+    order = stride(1, 1, quantum_s=0.004)
+    assert picks(order, [0], 40) == [0] * 40
+    assert picks(order, range(2), 24) == ([1] * 4 + [0] * 4) * 3
 
 
 def test_dear_operations_count_for_what_they_take():
