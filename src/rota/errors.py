@@ -29,7 +29,9 @@ RotaError
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
     ├── NotOwnerError       it is for the owner of a job, or of the cluster, alone
-    └── NotFoundError       no such job, search or trial; an output that is gone
+    ├── NotFoundError       no such job, search or trial; an output that is gone
+    ├── CursorError         no event stream goes on from this place; carries where one may begin
+    └── BusyError           too many streams, or too many calls at once; carries when to try again
 """
 
 from collections.abc import Iterable
@@ -157,6 +159,22 @@ class NotOwnerError(ServerError):
 
 class NotFoundError(ServerError):
     """There is no such job, search or trial, or the output of a job is gone."""
+
+
+class CursorError(ServerError):
+    """No event stream goes on from this cursor; one may begin at the cursor ``begin``."""
+
+    def __init__(self, message: str, begin: str = "") -> None:
+        super().__init__(message)
+        self.begin = begin
+
+
+class BusyError(ServerError):
+    """There are as many streams as there may be; it can be tried after ``retry_after_s``."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
+from rota.client.events import Events
 from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
 from rota.errors import NotFoundError, ServerError, UnreachableError
 from rota.folder import Folder
@@ -140,7 +141,7 @@ class Client:
         """The reasons for which a job does not run: see :func:`rota.explain.why.explain`."""
         return self._call("GET", _path("jobs", job_id, "explain"))
 
-    def events(self, job_id: str) -> list[dict[str, Any]]:
+    def story(self, job_id: str) -> list[dict[str, Any]]:
         """A job's story: ``{"at_s", "line"}``, oldest first."""
         return list(self._call("GET", _path("jobs", job_id, "events"))["events"])
 
@@ -155,6 +156,19 @@ class Client:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
             time.sleep(POLL_S)
+
+    def events(
+        self, after: int | str | None = None, *, patience_s: float | None = FOLLOW_PATIENCE_S
+    ) -> Events:
+        """What happens in the cluster, as it happens: for ``for``, and for ``async for``.
+
+        ``after`` is the number of an event or the ``cursor`` of a :class:`~rota.client.events.Told`
+        value; without it, what is told begins with the next event. None is missed or told twice, a
+        restart of the controller notwithstanding; news of progress may be. The first connection
+        raises CursorError for a place that is not in this cluster's log. Without a controller for
+        ``patience_s`` (None: for ever) it raises UnreachableError.
+        """
+        return Events(self._connection, after, patience_s)
 
     # -- logs ----------------------------------------------------------------------------------
 

@@ -13,7 +13,15 @@ from urllib.parse import quote
 import httpx
 
 import rota.errors
-from rota.errors import AgentAwayError, InputError, RotaError, ServerError, UnreachableError
+from rota.errors import (
+    AgentAwayError,
+    BusyError,
+    CursorError,
+    InputError,
+    RotaError,
+    ServerError,
+    UnreachableError,
+)
 from rota.folder import Folder
 
 PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
@@ -66,22 +74,19 @@ class Connection:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         while True:
             try:
-                url = self._url()
+                url = self.url()
                 response = self._http.request(
                     method,
                     f"{url}/api/v1{path}",
                     params=given,
                     content=content,
-                    headers={
-                        "Authorization": f"Bearer {self._token()}",
-                        "Content-Type": "application/json",
-                        **({"Rota-User": quote(self.user, safe="")} if self.user else {}),
-                        **(headers or {}),
-                    },
+                    headers=self.headers()
+                    | {"Content-Type": "application/json"}
+                    | dict(headers or {}),
                 )
                 self.met = True
                 self._note_time(response)
-                return _answer(response)
+                return answer_of(response)
             except (UnreachableError, AgentAwayError):  # who has been there may be on its way back
                 if not self.met or time.monotonic() + pause_s > deadline:
                     raise
@@ -108,7 +113,13 @@ class Connection:
             ahead_s = float(response.headers["rota-time"]) - time.time()
             self.ahead_s = ahead_s if abs(ahead_s) > NEGLIGIBLE_S else 0.0
 
-    def _url(self) -> str:
+    def headers(self) -> dict[str, str]:
+        """Headers of any call: the token, and the user who asks. Raises AuthError."""
+        user = {"Rota-User": quote(self.user, safe="")} if self.user else {}
+        return {"Authorization": f"Bearer {self._token()}"} | user
+
+    def url(self) -> str:
+        """The controller's address, as it is now. Raises UnreachableError."""
         if self._fixed_url:
             return self._fixed_url.rstrip("/")
         try:
@@ -151,7 +162,7 @@ def _encoded(body: Any) -> bytes:
         raise InputError(f"this can't be sent as JSON: {error}; use finite plain values") from None
 
 
-def _answer(response: httpx.Response) -> dict[str, Any]:
+def answer_of(response: httpx.Response) -> dict[str, Any]:
     """The JSON of a good answer. Raises the error named by a bad one."""
     try:
         body = response.json()
@@ -163,11 +174,23 @@ def _answer(response: httpx.Response) -> dict[str, Any]:
         kind = getattr(rota.errors, str(body["code"]), ServerError)
         if not (isinstance(kind, type) and issubclass(kind, RotaError)):
             kind = ServerError
-        raise kind(str(body.get("detail", "")))
+        raise kind(str(body.get("detail", "")), **_more(kind, body, response))
     raise ServerError(
         f"{response.url.host}:{response.url.port} answered {response.status_code} in a way that "
         "no Rota controller does; is ROTA_SERVER right?"
     )
+
+
+def _more(
+    kind: type[RotaError], body: Mapping[str, Any], response: httpx.Response
+) -> dict[str, Any]:
+    """Arguments of an error besides its message."""
+    if kind is CursorError:
+        return {"begin": str(body.get("begin", ""))}
+    if kind is BusyError:
+        with contextlib.suppress(KeyError, ValueError):
+            return {"retry_after_s": float(response.headers["retry-after"])}
+    return {}
 
 
 def _cause(error: Exception) -> str:

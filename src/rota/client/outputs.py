@@ -52,7 +52,7 @@ class Source(Protocol):
         """Everything about one job."""
         ...
 
-    def events(self, job_id: str) -> list[dict[str, Any]]:
+    def story(self, job_id: str) -> list[dict[str, Any]]:
         """A job's story: ``{"at_s", "line"}``, oldest first."""
         ...
 
@@ -197,7 +197,7 @@ class _Story:
 
     def read(self) -> bool:
         """Read what has happened; False if nothing has."""
-        events = self._client.events(self._job_id)
+        events = self._client.story(self._job_id)
         new = events[self._num_told :]
         self._num_told, self.done = len(events), self.is_last
         told = [LogLine(event["at_s"], None, event["line"], True) for event in new]

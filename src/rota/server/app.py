@@ -24,6 +24,7 @@ from rota.request.values import MAX_DURATION_S
 from rota.server import jobs, plans, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import Caller, body_hash, checked_key, json_body, within_of
+from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
@@ -52,6 +53,8 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(_process_routes(controller))
+    app.state.streams = Streams(controller)
+    app.include_router(event_routes(app.state.streams), prefix="/api/v1")
     problems.install(app)
     app.add_middleware(TimeHeader, now_s=controller.now_s)
     app.add_middleware(Guard, tokens=ensure_tokens(folder))

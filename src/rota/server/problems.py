@@ -1,6 +1,7 @@
 """Errors as RFC 9457 problems: one table from our exceptions to HTTP."""
 
 import logging
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +15,8 @@ from rota.errors import (
     AgentAwayError,
     AgentError,
     AuthError,
+    BusyError,
+    CursorError,
     InputError,
     NotFoundError,
     NotOwnerError,
@@ -27,6 +30,8 @@ from rota.errors import (
 MEDIA_TYPE = "application/problem+json"
 STATUS = {
     AuthError: 401,
+    CursorError: 410,
+    BusyError: 429,
     NotOwnerError: 403,
     NotFoundError: 404,
     TransitionError: 409,
@@ -39,9 +44,9 @@ STATUS = {
 }
 
 
-def problem(status: int, code: str, detail: str) -> JSONResponse:
+def problem(status: int, code: str, detail: str, **more: Any) -> JSONResponse:
     """One problem. ``code`` is the name of an exception of :mod:`rota.errors`."""
-    body = {
+    body = more | {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
@@ -55,7 +60,12 @@ def problem(status: int, code: str, detail: str) -> JSONResponse:
 def problem_of(error: RotaError) -> JSONResponse:
     """The problem that an error of ours is."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-    return problem(status, type(error).__name__, str(error))
+    if isinstance(error, CursorError):
+        return problem(status, type(error).__name__, str(error), begin=error.begin)
+    answer = problem(status, type(error).__name__, str(error))
+    if isinstance(error, BusyError):
+        answer.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    return answer
 
 
 def install(app: FastAPI) -> None:

@@ -97,6 +97,7 @@ class _Server(uvicorn.Server):
         self._url = url
         self._on_listen = on_listen
         self._stopped = False
+        self._end_streams = config.app.state.streams.close  # type: ignore[union-attr]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then tell."""
@@ -128,6 +129,7 @@ class _Server(uvicorn.Server):
         """Stop it, once, and before it the driver, which could only call in vain."""
         if not self._stopped:
             self._stopped = True
+            self._end_streams()
             await self._driver.stop()
             await self._controller.stop()
 

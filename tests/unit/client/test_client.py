@@ -104,7 +104,7 @@ class TestCalls:
         finish(cluster)
         assert client.wait("train")["state"] == "SUCCEEDED"
         assert client.jobs(everything=True)[0]["exit_code"] == 0
-        assert [event["line"] for event in client.events("1")] == [
+        assert [event["line"] for event in client.story("1")] == [
             "submitted",
             "started",
             "succeeded",
@@ -130,7 +130,7 @@ class TestCalls:
     def test_names_that_nothing_can_have_are_refused_before_a_request(self, client, monkeypatch):
         monkeypatch.setattr(client, "_call", lambda *args, **kw: pytest.fail("it was asked for"))
         of_jobs = (
-            *(client.job, client.explain, client.events, client.wait, client.log_piece),
+            *(client.job, client.explain, client.story, client.wait, client.log_piece),
             *(client.cancel, client.suspend, client.resume, client.clean),
         )
         never = ["", ".", "..", "a/b", "../../healthz"]

@@ -23,7 +23,8 @@ class Journal:
 
     ``kick`` is set when there is something to decide. ``calls_at_once`` is True if something
     besides new jobs calls for a decision. Once ``stopped`` is set the controller has ended all
-    jobs, or can't continue; then ``failure`` is the reason.
+    jobs, or can't continue; then ``failure`` is the reason. ``written`` is the number of the last
+    event that is both applied and on disk; ``on_written`` is called when it rises.
     """
 
     def __init__(self, record: Record, room: Room) -> None:
@@ -32,6 +33,8 @@ class Journal:
         self.unwritten: list[Event] = []  # applied, to be written down at the end of the turn
         self.once_written: list[Callable[[], object]] = []  # actions that follow from these events
         self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
+        self.written = record.state.events
+        self.on_written: Callable[[], None] = lambda: None
         self.kick = asyncio.Event()
         self.calls_at_once = True
         self.failed = False
@@ -77,11 +80,16 @@ class Journal:
                 self._write_again_s = time.monotonic() + WRITE_AGAIN_S
                 return False
             self.unwritten = []
+            self._tell_written()
         self._write_again_s = 0.0
         calls, self.once_written = self.once_written, []
         for call in calls:
             call()
         return True
+
+    def _tell_written(self) -> None:
+        self.written = self._record.state.events
+        self.on_written()
 
     def append(self, events: Sequence[Event], **how: Any) -> None:
         """Write events to the log, using the reserve if needed. Raises StoreError."""
@@ -119,5 +127,6 @@ class Journal:
         self.unwritten = []
         for event in events:
             self.apply(event)
+        self._tell_written()
         # Not at once: a decision may take long, and those who wait for an answer get it first.
         asyncio.get_running_loop().call_soon(self.kick.set)

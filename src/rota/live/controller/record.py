@@ -7,6 +7,7 @@ from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
 from rota.live.controller.last_id import read_last_id, write_last_id
+from rota.live.controller.lines import Lines
 from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.recovery import losses_after, seats
 from rota.live.controller.sweep_record import Searches
@@ -63,6 +64,8 @@ class Record:
         self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         # (row, attempt) -> when it was sent, and to which node
         self._launched: dict[tuple[int, int], tuple[float, str]] = {}
+        self.lines = Lines()
+        self.state.on_line = self._note_line
         self.state.observers += [self.searches.note, self._remember]
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
@@ -81,6 +84,9 @@ class Record:
     def keep_last_id(self) -> None:
         """Write down which ids have been given, for a time without this event log."""
         write_last_id(self.folder.last_id, self.next_id - 1)
+
+    def _note_line(self, row: int, line: str) -> None:
+        self.lines.note(self.state.events + 1, row, line)
 
     def _remember(self, event: Event) -> None:
         """Keep the parts of an event that questions will ask for."""

@@ -1,6 +1,7 @@
 """Keeps agents' reports of running jobs, and writes down those that are worth it."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import InputError
@@ -43,6 +44,7 @@ class Telemetry:
         self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
         self._switched_s: dict[int, float] = {}  # by row: when a switch of phase was written last
         self._senseless: set[int] = set()  # rows that have told what can't be
+        self.on_progress: Callable[[int], None] = lambda row: None  # called at each report
 
     def note_report(self, row: int, message: Message, now_s: float) -> None:
         """Record one message about a job's attempt, other than its end."""
@@ -215,6 +217,7 @@ class Telemetry:
         if not is_flow_use(progress.get("flow")):
             progress.pop("flow", None)
         self._record.latest[row] = progress
+        self.on_progress(row)
 
     def write_progress(self, row: int, now_s: float) -> None:
         latest = self._record.latest.get(row)

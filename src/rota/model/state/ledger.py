@@ -186,6 +186,7 @@ class Ledger:
         self.epoch = 0
         self.events = 0
         self.observers: list[Callable[[Event], None]] = []  # each is told of every event applied
+        self.on_line: Callable[[int, str], None] | None = None  # told of each new line of a story
         self.profiles: Profiles | None = None  # made at the first job with a program
         # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
         self.reports: Reports | None = None
@@ -218,7 +219,7 @@ class Ledger:
                 twin.curves = twin.told_curves
         twin.profiles, twin.reports = _pickled(self.profiles), _pickled(self.reports)
         twin.keeps_stories, twin._stories, twin._mates = False, [], {}
-        twin.observers, twin.plan, twin.foreseen = [], None, None
+        twin.observers, twin.on_line, twin.plan, twin.foreseen = [], None, None, None
         return twin
 
     def only(self, rows: Iterable[int]) -> Self:
@@ -254,7 +255,8 @@ class Ledger:
     def begin_story(self, at_s: float) -> None:
         """Begin the story of the job that was appended last."""
         if self.keeps_stories:
-            self._stories.append([(at_s, "submitted")])
+            self._stories.append([])
+            self.tell(len(self._stories) - 1, at_s, "submitted")
 
     def _append_numbers(self, spec: JobSpec) -> None:
         duration = -1.0 if spec.duration_s is None else spec.duration_s
@@ -716,6 +718,8 @@ class Ledger:
     def tell(self, row: int, at_s: float, line: str) -> None:
         if self.keeps_stories:
             self._stories[row].append((at_s, line))
+            if self.on_line is not None:
+                self.on_line(row, line)
 
     def refuse(self, row: int, verb: str) -> NoReturn:
         story = "; ".join(f"{at_s:.3f} s {line}" for at_s, line in self.story(row))
