@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
@@ -87,7 +88,12 @@ class StandInController:
         self.adapts = self._policy.adapts
         self.fills = self._policy.fill is not None
         self.lost_s: dict[str, float] = {}
+        self.store = SimpleNamespace(identity="0" * 32)
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
+
+    @property
+    def written(self) -> int:
+        return self.state.events
 
     async def start(self) -> None:
         self.life.append("start")

@@ -74,6 +74,14 @@ class Client:
         """The name that calls give as that of the user who asks; empty if there is none."""
         return self._connection.user
 
+    @property
+    def cursor(self) -> str | None:
+        """The place in the event log that the last answer is of; None before the first one.
+
+        ``client.events(after=client.cursor)`` goes on from what that answer has.
+        """
+        return self._connection.cursor
+
     def now_s(self) -> float:
         """The cluster's time, by the controller's last answer."""
         return self._connection.now_s()

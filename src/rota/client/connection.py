@@ -48,6 +48,7 @@ class Connection:
         self.user = _own_name()
         self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
+        self.cursor: str | None = None  # the place in the event log that the last answer is of
 
     def close(self) -> None:
         """Close the connection."""
@@ -112,6 +113,7 @@ class Connection:
         with contextlib.suppress(KeyError, ValueError):
             ahead_s = float(response.headers["rota-time"]) - time.time()
             self.ahead_s = ahead_s if abs(ahead_s) > NEGLIGIBLE_S else 0.0
+        self.cursor = response.headers.get("rota-cursor", self.cursor)
 
     def headers(self) -> dict[str, str]:
         """Headers of any call: the token, and the user who asks. Raises AuthError."""

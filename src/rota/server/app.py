@@ -53,10 +53,10 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(_process_routes(controller))
-    app.state.streams = Streams(controller)
-    app.include_router(event_routes(app.state.streams), prefix="/api/v1")
+    streams = app.state.streams = Streams(controller)
+    app.include_router(event_routes(streams), prefix="/api/v1")
     problems.install(app)
-    app.add_middleware(TimeHeader, now_s=controller.now_s)
+    app.add_middleware(TimeHeader, now_s=controller.now_s, cursor=streams.now)
     app.add_middleware(Guard, tokens=ensure_tokens(folder))
     return app
 

@@ -7,6 +7,7 @@ anew. Reading, telling and encoding happen in a thread of their own.
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections import deque
@@ -24,14 +25,19 @@ from rota.server.jobs import finite
 from rota.server.telling import Teller
 
 HEARTBEAT_S = 5.0
+PATIENCE_S = 5.0  # of a caller for whom there is no place
 PACE_S = 0.05  # between two looks at what is new
 NEWS_EVERY_S = 0.25  # of one job
 NEWS_KEPT_S = 30.0  # for streams that have not taken them yet
 MOST_KEPT, MOST_KEPT_BYTES = 4096, 8 << 20  # encoded events
-PAGE = 500  # events that are read from the log at once
-CHUNK_BYTES = 1 << 18  # that a stream sends at once
+PAGE = 64  # events that are read from the log at once
+CHUNK_BYTES = 1 << 16  # that a stream sends at once, unless a single event is longer
+STALL_S = 60.0  # a caller who has taken nothing for so long is cut off
 MOST_STREAMS, MOST_OF_ONE = 256, 128  # in all, and of one caller
+BEGINS_PER_S = 8.0  # streams that one caller may begin in the long run, after MOST_OF_ONE at once
+MOST_METERS = 1024
 
+log = logging.getLogger("rota.server")
 _CURSOR = re.compile(r"(?:([0-9a-f]{1,64})-)?([0-9]{1,18})\Z")
 
 
@@ -43,6 +49,13 @@ class _Kept(NamedTuple):
     at_s: float = 0.0  # of news: when they were encoded, by the monotonic clock
 
 
+class _Meter(NamedTuple):
+    """Streams that a caller has begun, less those that are forgiven by ``at_s``."""
+
+    used: float
+    at_s: float
+
+
 class Streams:
     """All event streams of one controller. Made and used in the controller's event loop."""
 
@@ -51,6 +64,7 @@ class Streams:
         self._teller = Teller(controller.record)
         self._thread = ThreadPoolExecutor(1, "streams")
         self._callers: dict[str, int] = {}
+        self._meters: dict[str, _Meter] = {}  # of callers who have begun streams lately
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
         self._head = 0  # number of the last event that is kept, or was before none was
@@ -71,6 +85,10 @@ class Streams:
         if self._pump is not None:
             self._pump.cancel()
         self._thread.shutdown()
+
+    def now(self) -> str:
+        """The cursor of the last event."""
+        return self.cursor(self._controller.journal.written)
 
     # -- cursors -------------------------------------------------------------------------------
 
@@ -113,16 +131,17 @@ class Streams:
 
     def enter(self, caller: str) -> Callable[[], None]:
         """Take a place among the streams; the function gives it back. Raises BusyError."""
-        mine = self._callers.get(caller, 0)
-        if self._closed or mine >= MOST_OF_ONE or sum(self._callers.values()) >= MOST_STREAMS:
+        mine, together = self._callers.get(caller, 0), sum(self._callers.values())
+        if mine >= MOST_OF_ONE or together >= MOST_STREAMS:
             raise BusyError(
-                f"events: {mine} streams of {caller} and {sum(self._callers.values())} in all are "
-                f"open, and there may be {MOST_OF_ONE} and {MOST_STREAMS}; close some, or try "
-                "again later"
+                f"events: {mine} streams of {caller} and {together} in all are open, and there may "
+                f"be {MOST_OF_ONE} and {MOST_STREAMS}; close some, or try again later",
+                PATIENCE_S,
             )
+        self._meter(caller, time.monotonic())
         self._callers[caller] = mine + 1
-        if self._pump is None:
-            self._head = self._controller.journal.written
+        if self._pump is None or self._pump.done():
+            self._forget()
             self._pump = asyncio.create_task(self._run())
 
         def leave() -> None:
@@ -132,18 +151,37 @@ class Streams:
             if not self._callers and self._pump is not None:
                 self._pump.cancel()
                 self._pump = None
-                self._kept.clear()
-                self._news.clear()
-                self._fresh.clear()
-                self._kept_bytes = 0
+                self._forget()
 
         return leave
 
+    def _meter(self, caller: str, now_s: float) -> None:
+        """Count a stream that begins. Raises BusyError if the caller begins too many."""
+        meter = self._meters.pop(caller, None) or _Meter(0.0, now_s)
+        used = max(0.0, meter.used - BEGINS_PER_S * (now_s - meter.at_s))
+        if used > MOST_OF_ONE:
+            self._meters[caller] = meter
+            raise BusyError(
+                f"events: {caller} begins streams too often; keep one open, and begin "
+                f"{BEGINS_PER_S:g} a second at most"
+            )
+        self._meters[caller] = _Meter(used + 1.0, now_s)
+        if len(self._meters) > MOST_METERS:
+            del self._meters[next(iter(self._meters))]
+
+    def _forget(self) -> None:
+        """Keep nothing that is encoded, and begin with what is written from now on."""
+        self._kept.clear()
+        self._news.clear()
+        self._fresh.clear()
+        self._kept_bytes = 0
+        self._head = self._controller.journal.written
+
     async def stream(self, place: int) -> AsyncIterator[bytes]:
         """The stream's bytes, from after the event ``place`` on, until the controller ends."""
-        version, is_live = self._version, False
+        version, is_live, pump = self._version, False, self._pump
         yield _event("begin", {"seq": place}, self.cursor(place))
-        while not self._closed:
+        while pump is not None and not (self._closed or pump.done()):
             bell = self._bell
             first = self._kept[0].number if self._kept else self._head + 1
             if place < first - 1 and not is_live:
@@ -201,9 +239,13 @@ class Streams:
         found: list[_Kept] = []
         if self._closed:
             return found
+        size = 0
         for seq, kind, body in store.records(after, upto, PAGE):
+            if size > CHUNK_BYTES:
+                break
             told = self._teller.tell(seq, store.event_of(seq, kind, body))
             found.append(_Kept(seq, _event("logged", told, self.cursor(seq))))
+            size += len(found[-1].data)
         return found
 
     # -- what is new ---------------------------------------------------------------------------
@@ -219,6 +261,14 @@ class Streams:
 
     async def _run(self) -> None:
         """Encode what is new, once for all streams, as long as there is one."""
+        try:
+            await self._encode_for_ever()
+        except Exception:  # streams end, and whoever comes again has another try
+            log.exception("the event streams end: what is new can't be told")
+        finally:
+            self._ring()
+
+    async def _encode_for_ever(self) -> None:
         news_s = 0.0
         while True:
             await self._due.wait()
@@ -293,8 +343,15 @@ class _Stream(StreamingResponse):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Send the stream until its end or the caller's."""
+
+        async def send_in_time(message: Any) -> None:
+            async with asyncio.timeout(STALL_S):
+                await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            scope["state"]["connection"].transport.abort()
         finally:
             self._leave()
 
