@@ -280,6 +280,11 @@ class Served:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
+    def stop(self) -> None:
+        """Begin to end the server and the controller."""
+        if self._loop and self._task:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
     def apply(self, *events: Event) -> None:
         """Let the state take note of events."""
         for event in events:
@@ -346,6 +351,6 @@ def served(
             raise failure[0]
         yield it
     finally:
-        if runner.is_alive() and it._loop and it._task:
-            it._loop.call_soon_threadsafe(it._task.cancel)
+        if runner.is_alive():
+            it.stop()
         runner.join()

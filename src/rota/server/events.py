@@ -75,7 +75,7 @@ class Streams:
         self._due = asyncio.Event()  # there is something to read or to encode
         self._bell = asyncio.Event()  # rung, and replaced, when streams have something to send
         self._closed = False
-        controller.journal.on_written = self._due.set
+        controller.journal.on_written = self._note_written
         controller.telemetry.on_progress = self._note_progress
 
     def close(self) -> None:
@@ -249,6 +249,10 @@ class Streams:
         return found
 
     # -- what is new ---------------------------------------------------------------------------
+
+    def _note_written(self) -> None:
+        if self._pump is not None:
+            self._due.set()
 
     def _note_progress(self, row: int) -> None:
         if self._pump is not None:
