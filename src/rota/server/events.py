@@ -356,6 +356,8 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
             scope["state"]["connection"].transport.abort()
+            log.warning("an event stream is closed: nothing of it was taken for %g s", STALL_S)
+            await asyncio.sleep(0)  # the server hears of it, and does not wonder
         finally:
             self._leave()
 

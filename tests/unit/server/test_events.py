@@ -225,10 +225,6 @@ def test_who_takes_nothing_is_cut_off_and_little_is_kept_for_it(cluster, folder,
         while cluster.do(lambda: bool(streams._callers)):
             cluster.do(lambda: None)
         assert cluster.do(lambda: len(streams._kept)) == 0
-        with pytest.raises(ConnectionError):
-            while reader.recv(1 << 20):
-                pass
-            raise ConnectionResetError  # the end may come without a reset
 
 
 # -- one stream, read step by step in the controller's own loop ------------------------------------
