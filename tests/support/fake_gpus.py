@@ -43,9 +43,6 @@ class Held:
             time.sleep(0.001)
         _note("awaited")
 
-    def took_ns(self) -> int:
-        return 1
-
 
 class FakeGpus:
     """See :class:`rota.flow.accelerator.Accelerator`."""

@@ -27,9 +27,6 @@ class Launch(Protocol):
     def wait(self) -> None:
         """Return once it is over."""
 
-    def took_ns(self) -> int:
-        """How long the device was at it; asked once, when it is over."""
-
 
 class Accelerator(Protocol):
     """A kind of devices, of which a worker has at most one at a time."""
@@ -92,17 +89,10 @@ class Cores:
 
 
 class CudaLaunch:
-    """Kernels of one stream between two events; see :class:`Launch`.
+    """Kernels of one stream before an event; see :class:`Launch`."""
 
-    Events are taken from ``spare`` and given back there: to make one costs more than an operation.
-    """
-
-    def __init__(self, spare: list[torch.cuda.Event]) -> None:
-        self._spare = spare
-        self._first, self._last = (
-            spare.pop() if spare else torch.cuda.Event(enable_timing=True) for _ in range(2)
-        )
-        self._first.record()
+    def __init__(self) -> None:
+        self._last = torch.cuda.Event()
 
     def end(self) -> None:
         """See :class:`Launch`."""
@@ -115,12 +105,6 @@ class CudaLaunch:
     def wait(self) -> None:
         """See :class:`Launch`."""
         self._last.synchronize()
-
-    def took_ns(self) -> int:
-        """See :class:`Launch`."""
-        took_ms = self._first.elapsed_time(self._last)
-        self._spare += (self._first, self._last)
-        return int(1e6 * took_ms)
 
 
 class Cuda:
@@ -135,7 +119,6 @@ class Cuda:
 
     def __init__(self) -> None:
         self._device: torch.device | None = None
-        self._spare: list[torch.cuda.Event] = []
 
     def take(self, device: int) -> None:
         """See :class:`Accelerator`."""
@@ -147,7 +130,6 @@ class Cuda:
     def leave(self) -> None:
         """See :class:`Accelerator`."""
         self._device = None
-        self._spare.clear()  # they are of that device
         torch.cuda.empty_cache()  # else the allocator would keep what buffers had
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -160,7 +142,7 @@ class Cuda:
 
     def launch(self) -> Launch:
         """See :class:`Accelerator`."""
-        return CudaLaunch(self._spare)
+        return CudaLaunch()
 
     def group(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         """See :class:`Accelerator`."""

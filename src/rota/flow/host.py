@@ -1058,9 +1058,7 @@ def _work(
 
 def main() -> None:
     """See the module."""
-    # What is forked is a process of one thread, and one that has not looked for GPUs by CUDA, after
-    # which its children could not use any.
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # Torch looks for GPUs by CUDA otherwise, and forks of a process that has done so can't use any.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
 

@@ -110,6 +110,7 @@ class LocalIsland:
         self._owner = os.getpid()
         self._process = subprocess.Popen(
             [*command, str(devices), str(memory_bytes), kind],
+            env={"OMP_NUM_THREADS": "1"} | os.environ,  # it forks, and should have one thread
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the program, which ends it
         )

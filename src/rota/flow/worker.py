@@ -85,6 +85,7 @@ class Launched(NamedTuple):
     number: int
     function: int  # -1: nothing was run
     has_turn: bool
+    began_ns: int
     launch: Launch
 
 
@@ -133,6 +134,7 @@ class Worker:
         self._held_bytes = 0
         self._has_turn = self._has_grant = False  # in the present operation
         self._launched: deque[Launched] = deque()  # under a grant, and not known to be over
+        self._ended_ns = 0  # when the last of these was known to be over
         self._untold = 0  # looks for whether others have been told of the next operation
         self._unready: deque[Running] = deque()  # programs that may wait for parcels
 
@@ -402,7 +404,7 @@ class Worker:
         ran = step.function if poison is None or poison.kind != SKIPPED else -1
         if launch is not None:
             launch.end()
-            self._launched.append(Launched(number, ran, self._has_turn, launch))
+            self._launched.append(Launched(number, ran, self._has_turn, began_ns, launch))
             if not self._has_grant:
                 self._await_ends()
         else:
@@ -417,16 +419,23 @@ class Worker:
     def _look_for_ends(self) -> bool:
         """Tell what is over of what was launched; True if anything is not.
 
-        Without a grant the device is awaited: others may come only then.
+        Operations that are seen to be over at once count as equally long. Without a grant the
+        device is awaited: others may come only then.
         """
         if self._page.standing(self._device) != self._slot:
             self._launched[-1].launch.wait()
+        ended = []
         while self._launched and self._launched[0].launch.over():
-            ended = self._launched.popleft()
-            if self._launched:
-                self._page.tell(self._slot, PRESENT, self._launched[0].number)
-            took_ns = ended.launch.took_ns()
-            self._over(ended.number, ended.function, took_ns, has_turn=ended.has_turn)
+            ended.append(self._launched.popleft())
+        if not ended:
+            return True
+        if self._launched:
+            self._page.tell(self._slot, PRESENT, self._launched[0].number)
+        now_ns = time.monotonic_ns()
+        each_ns = (now_ns - max(ended[0].began_ns, self._ended_ns)) // len(ended)
+        self._ended_ns = now_ns
+        for each in ended:
+            self._over(each.number, each.function, each_ns, has_turn=each.has_turn)
         return bool(self._launched)
 
     def _over(self, number: int, ran: int, spent_ns: int, *, has_turn: bool) -> None:

@@ -1,6 +1,7 @@
 """What CUDA offers to keep a background apart: events, and a bound of its memory.
 
-Written to the documentation of torch and of the CUDA Multi-Process Service; unverified on a GPU.
+Events and the bound of memory were tried on a GPU; the rest follows the documentation of torch and
+of the CUDA Multi-Process Service.
 The priority of a stream counts within one process. Between processes kernels take turns by time
 slices, unless a daemon of MPS runs: then a client has a priority and a part of the processors, both
 fixed when it starts. Without MPS a piece that was launched can't be held back, so that the gate

@@ -157,9 +157,9 @@ def test_a_place_that_is_not_there_is_refused_at_first(client):
 
 
 def test_a_wrong_token_is_refused(restarted, folder):
-    with Client(url=restarted.cluster.url, token="rota-user-wrong") as client:
-        with pytest.raises(AuthError):
-            next(iter(client.events()))
+    wrong = Client(url=restarted.cluster.url, token="rota-user-wrong")
+    with wrong as client, pytest.raises(AuthError):
+        next(iter(client.events()))
 
 
 def test_nobody_there_is_an_error_once_patience_is_over(client, restarted):

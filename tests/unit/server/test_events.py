@@ -271,7 +271,8 @@ def by_hand(folder, story):
 async def values(reading):
     """(kind, data) of the next chunk of a stream that has any."""
     while True:
-        found = [(kind, data) for kind, _, data in told((await anext(reading)).decode().split("\n"))]
+        chunk = (await anext(reading)).decode()
+        found = [(kind, data) for kind, _, data in told(chunk.split("\n"))]
         if found:
             return found
 

@@ -8,7 +8,7 @@ while: who wants them to stand still stops them after the checkpoint, and lets t
 restoration, in which a thread of the process itself takes part.
 
 Processes that share GPU memory with others (NCCL, CUDA IPC) can't be checkpointed. What is in here
-follows the documentation, and has not been run on a GPU yet.
+was run on one GPU; moves to another one follow the documentation.
 """
 
 from __future__ import annotations
