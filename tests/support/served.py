@@ -20,6 +20,7 @@ from rota.live.agent.line_times import times_file
 from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.job_files import JobFiles
+from rota.live.controller.job_index import JobIndex
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
 from rota.live.provider.base import ProvidedNode, Provider
@@ -88,6 +89,7 @@ class StandInController:
         self.adapts = self._policy.adapts
         self.fills = self._policy.fill is not None
         self.lost_s: dict[str, float] = {}
+        self.index = JobIndex(self.state)
         self.store = SimpleNamespace(identity="0" * 32)
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 

@@ -4,9 +4,9 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
@@ -33,6 +33,13 @@ _NAMED = {
         "write a node's name; `rota nodes --all` lists them",
     ),
 }
+
+
+class JobPage(NamedTuple):
+    """Some jobs of a list. ``cursor`` leads to the next page; None: this is the last one."""
+
+    jobs: list[dict[str, Any]]
+    cursor: str | None
 
 
 class Client:
@@ -111,10 +118,50 @@ class Client:
         return self._call("POST", "/plans", json_body=_fields(job))
 
     def jobs(
-        self, *, states: list[str] | None = None, everything: bool = False
+        self, *, states: Sequence[str] | None = None, everything: bool = False, **chosen: Any
     ) -> list[dict[str, Any]]:
-        """Active jobs and those that ended within the hour, oldest first; or all, or by state."""
-        return self._list("jobs", everything, state=",".join(states) if states else None)
+        """Active jobs and those that ended within the hour, oldest first; or all, or by state.
+
+        ``chosen`` are the other filters of :meth:`job_page`.
+        """
+        page = self.job_page(states=states, everything=everything, limit=None, **chosen)
+        return page.jobs
+
+    def job_page(
+        self,
+        *,
+        states: Sequence[str] | None = None,
+        everything: bool = False,
+        queue: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        name: str | None = None,
+        sweep: str | None = None,
+        limit: int | None = 200,
+        cursor: str | None = None,
+        newest_first: bool = False,
+        fields: Sequence[str] | None = None,
+    ) -> JobPage:
+        """At most ``limit`` jobs of a list, and the cursor of the next page.
+
+        The jobs are those of a queue, user, tag, name or search, where one is given, in the order
+        of their submission; ``newest_first`` turns it round. With ``fields`` they have these alone.
+        """
+        asked = {"queue": queue, "user": user, "tag": tag, "name": name, "sweep": sweep}
+        flags = {"all": everything, "newest": newest_first}
+        found = self._call(
+            "GET",
+            "/jobs",
+            params={
+                **asked,
+                **{flag: "true" if value else None for flag, value in flags.items()},
+                "state": ",".join(states) if states else None,
+                "limit": limit,
+                "cursor": cursor,
+                "fields": None if fields is None else ",".join(fields),
+            },
+        )
+        return JobPage(found["jobs"], found["cursor"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Everything about one job. Here and below a job is its id, ``@last`` or a unique name."""

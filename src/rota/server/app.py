@@ -5,9 +5,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rota import __version__
@@ -26,9 +26,11 @@ from rota.server.auth import ensure_tokens
 from rota.server.calls import Caller, body_hash, checked_key, json_body, within_of
 from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
+from rota.server.job_list import JobQuery, job_page, job_query
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
+from rota.server.written import written
 
 MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
 
@@ -137,13 +139,9 @@ def _reading_routes(controller: Any) -> APIRouter:
     router = APIRouter()
 
     @router.get("/jobs")
-    async def list_jobs(
-        state: str | None = None, all_: Annotated[bool, Query(alias="all")] = False
-    ) -> JSONResponse:
-        """Active jobs and those that ended within the hour, oldest first."""
-        wanted = jobs.parse_states(state)
-        rows = jobs.rows_of(controller.state, controller.now_s(), wanted, all_)
-        return JSONResponse({"jobs": [jobs.summary(controller, row) for row in rows]})
+    async def list_jobs(query: Annotated[JobQuery, Depends(job_query)]) -> Response:
+        """Active jobs and those that ended within the hour, oldest first; or others, in pages."""
+        return await written(await job_page(controller, query))
 
     @router.get("/jobs/{job_id}")
     async def show(job_id: str) -> JSONResponse:

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from rota.errors import AgentAwayError, InputError, closest
@@ -29,20 +28,36 @@ RANKS_PATIENCE_S = 1.0  # with an agent that is away, of those who look at a job
 RECENT_S = 3600.0  # for how long an ended job is still listed
 MOST_ALIKE = 10  # ids of jobs with the same name
 MOST_SAMPLES = 1e15  # in a batch; more is no size
-
-
-def rows_of(state: Any, now_s: float, wanted: set[JobState] | None, everything: bool) -> list[int]:
-    """The rows to list, oldest first: those in a wanted state, else active and just ended ones."""
-    rows: Iterable[int] = range(len(state.spec))
-    if wanted is not None:
-        return [row for row in rows if state.state[row] in wanted]
-    if everything:
-        return list(rows)
-    return [
-        row
-        for row in rows
-        if not JobState(state.state[row]).is_final or state.finish_s[row] > now_s - RECENT_S
-    ]
+# Of a job in a list.
+SUMMARY_FIELDS = (
+    "id",
+    "name",
+    "user",
+    "state",
+    "reason",
+    "queue",
+    "priority",
+    "tags",
+    "sweep",
+    "num_gpus",
+    "min_gpus",
+    "max_gpus",
+    "gpus",
+    "shared_with",
+    "filling",
+    "share",
+    "submit_s",
+    "age_s",
+    "run_s",
+    "first_start_s",
+    "finish_s",
+    "attempt",
+    "exit_code",
+    "message",
+    "cleaned",
+    "progress",
+    "eta_s",
+)
 
 
 def parse_states(text: str | None) -> set[JobState] | None:
@@ -141,7 +156,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "sharing": finite(sharing_of(controller.state, row)),
         "burst": burst_of(controller.state, row),
         "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
-        "same_name": _same_name(controller.state, row),
+        "same_name": _same_name(controller, row),
         "story": story(controller, row),
     }
 
@@ -155,11 +170,12 @@ def _cores(controller: Any, row: int) -> dict[str, Any] | None:
     return {"given": millicores / 1000, "held_by": controller.record.held_by.get(node)}
 
 
-def _same_name(state: ClusterState, row: int) -> list[str]:
+def _same_name(controller: Any, row: int) -> list[str]:
     """The ids of other jobs with the job's name, the latest ones."""
-    name = state.spec[row].name
-    alike = [other for other, spec in enumerate(state.spec) if spec.name == name and other != row]
-    return state.ids(alike[-MOST_ALIKE:])
+    state = controller.state
+    alike = controller.record.index.named(state.spec[row].name)[-MOST_ALIKE - 1 :]
+    ids: list[str] = state.ids([other for other in alike if other != row][-MOST_ALIKE:])
+    return ids
 
 
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:

@@ -4,13 +4,10 @@ Who proposes trials and judges them is no matter of the server's: the driver
 (:mod:`rota.server.sweepdriver`) or a user's own program does it, through these routes.
 """
 
-import json
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi import Path as InPath
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from rota.live.controller.sweep_api import MOST_TRIALS
@@ -18,9 +15,10 @@ from rota.request.sweepfile import SweepRequest, parse_sweep, trial_job
 from rota.request.values import check_keys
 from rota.server import jobs
 from rota.server.calls import Caller, body_hash, checked_key, json_body
+from rota.server.job_list import MOST_AT_ONCE
 from rota.server.sweepdriver import SweepDriver, require_optuna
+from rota.server.written import written
 
-ENCODE = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 TrialNumber = Annotated[int, InPath(ge=0, lt=MOST_TRIALS)]
 
 
@@ -54,15 +52,21 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         return JSONResponse(_told(searches.tell(name, brief=True)), 201)
 
     @router.get("/sweeps")
-    async def list_sweeps(all_: Annotated[bool, Query(alias="all")] = False) -> Response:
+    async def list_sweeps(
+        all_: Annotated[bool, Query(alias="all")] = False,
+        limit: Annotated[int | None, Query(ge=1, le=MOST_AT_ONCE)] = None,
+        cursor: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
+    ) -> Response:
         """Searches that go on and those that ended within the hour, oldest first; or all."""
         since_s = None if all_ else controller.now_s() - jobs.RECENT_S
-        return await _written({"sweeps": [_told(each) for each in searches.tell_all(since_s)]})
+        told, after = searches.tell_page(since_s, after=cursor, limit=limit)
+        page = {"sweeps": [_told(each) for each in told]}
+        return await written(page | {"cursor": None if after is None else str(after)})
 
     @router.get("/sweeps/{name}")
     async def show_sweep(name: str, brief: bool = False, since: str | None = None) -> Response:
         """A search with all its trials, or with their numbers by state, or what is new."""
-        return await _written(_told(searches.tell(name, brief=brief, since=since)))
+        return await written(_told(searches.tell(name, brief=brief, since=since)))
 
     @router.post("/sweeps/{name}/cancel")
     async def cancel_sweep(name: str, user: Caller) -> JSONResponse:
@@ -121,26 +125,6 @@ def _trials(controller: Any) -> APIRouter:
         return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
 
     return router
-
-
-async def _written(told: Mapping[str, Any]) -> Response:
-    """An answer that may be long: many sweeps, or many trials with long curves.
-
-    That takes a while to write, and the controller decides meanwhile, on this loop.
-    """
-    text = await run_in_threadpool(_as_json, told)
-    return Response(text, media_type=JSONResponse.media_type)
-
-
-def _as_json(told: Mapping[str, Any]) -> str:
-    """Lists are written item by item: the encoder lets no other thread run until it is done."""
-    pairs = (
-        f"{ENCODE(key)}:[{','.join(map(ENCODE, value))}]"
-        if isinstance(value, list)
-        else f"{ENCODE(key)}:{ENCODE(value)}"
-        for key, value in told.items()
-    )
-    return f"{{{','.join(pairs)}}}"
 
 
 def _planned(controller: Any, sweep: SweepRequest) -> dict[str, Any]:

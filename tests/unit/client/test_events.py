@@ -157,8 +157,8 @@ def test_a_place_that_is_not_there_is_refused_at_first(client):
 
 
 def test_a_wrong_token_is_refused(restarted, folder):
-    wrong = Client(url=restarted.cluster.url, token="rota-user-wrong")
-    with wrong as client, pytest.raises(AuthError):
+    client = Client(url=restarted.cluster.url, token="rota-user-wrong")
+    with client, pytest.raises(AuthError):
         next(iter(client.events()))
 
 

@@ -202,11 +202,11 @@ def test_who_reconnects_all_the_time_is_refused_and_others_are_not(cluster, http
 def test_streams_end_with_the_controller(folder):
     with served(folder, asyncio.run(_made(folder))) as it:
         headers = {"Authorization": f"Bearer {folder.token.read_text().strip()}"}
-        with httpx.Client(base_url=it.url, headers=headers, trust_env=False) as http:
-            with stream(http) as told_:
-                next(told_)
-                it.stop()
-                assert list(told_) == []
+        http = httpx.Client(base_url=it.url, headers=headers, trust_env=False)
+        with http, stream(http) as told_:
+            next(told_)
+            it.stop()
+            assert list(told_) == []
 
 
 def test_who_takes_nothing_is_cut_off_and_little_is_kept_for_it(cluster, folder, monkeypatch):
@@ -271,8 +271,9 @@ def by_hand(folder, story):
 async def values(reading):
     """(kind, data) of the next chunk of a stream that has any."""
     while True:
-        chunk = (await anext(reading)).decode()
-        found = [(kind, data) for kind, _, data in told(chunk.split("\n"))]
+        found = [
+            (kind, data) for kind, _, data in told((await anext(reading)).decode().split("\n"))
+        ]
         if found:
             return found
 

@@ -17,7 +17,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobState
 from rota.model.sweep import Report
-from rota.server import sweepdriver, sweeps
+from rota.server import sweepdriver, written
 from support.served import controller_without_agents, served
 
 FIELDS = {
@@ -110,10 +110,24 @@ def test_a_dry_run_takes_nothing_and_shows_a_trial(http):
     free = {"metric": "loss", "goal": "minimize", "algorithm": "manual"}
     plan = http.post("/api/v1/sweeps?dry_run=true", json=FIELDS | {"sweep": free}).json()
     assert plan["trial"] == {"run": "python train.py --lr {lr}", "params": {}}
-    assert http.get("/api/v1/sweeps").json() == {"sweeps": []}
+    assert http.get("/api/v1/sweeps").json() == {"sweeps": [], "cursor": None}
 
 
 @pytest.mark.parametrize("dry_run", ["true", "false"])
+def test_searches_are_listed_in_pages(http):
+    for _ in range(5):
+        submit(http)
+    seen, page = [], {"cursor": 0}
+    while page["cursor"] is not None:
+        params = {"limit": 2, "cursor": page["cursor"]}
+        page = http.get("/api/v1/sweeps", params=params).json()
+        assert len(page["sweeps"]) <= 2
+        seen += [sweep["name"] for sweep in page["sweeps"]]
+    every = http.get("/api/v1/sweeps").json()["sweeps"]
+    assert seen == [sweep["name"] for sweep in every]
+    assert len(seen) == 5
+
+
 def test_a_search_whose_trials_never_fit_is_told_so(http, dry_run):
     fields = FIELDS | {"resources": {"gpus": 3}}
     answer = http.post("/api/v1/sweeps", params={"dry_run": dry_run}, json=fields)
@@ -341,8 +355,8 @@ def test_long_answers_are_written_trial_by_trial(http, monkeypatch):
     submit(http).raise_for_status()
     for number in range(3):
         submit_trial(http, number).raise_for_status()
-    at_once, encode = [], sweeps.ENCODE
-    monkeypatch.setattr(sweeps, "ENCODE", lambda value: at_once.append(value) or encode(value))
+    at_once, encode = [], written.ENCODE
+    monkeypatch.setattr(written, "ENCODE", lambda value: at_once.append(value) or encode(value))
     told = show(http)
     assert [trial["number"] for trial in told["trials"]] == [0, 1, 2]
     assert [trial for trial in at_once if isinstance(trial, dict) and "curve" in trial]

@@ -144,8 +144,12 @@ class Controller:
         """Remaining ``jobs`` that have processes, and nodes with live ``agents``."""
         return {
             "jobs": [
-                {"id": spec.job_id, "name": spec.name, "node": self.record.state_on(row)}
-                for row, spec in enumerate(self.state.spec)
+                {
+                    "id": self.state.spec[row].job_id,
+                    "name": self.state.spec[row].name,
+                    "node": self.record.state_on(row),
+                }
+                for row in self.record.index.going()
                 if self.state.has_processes(row)
             ],
             "agents": sorted(node.name for node in self._provider.nodes() if node.is_alive),

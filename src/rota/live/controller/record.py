@@ -6,6 +6,7 @@ from typing import Any
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
+from rota.live.controller.job_index import JobIndex
 from rota.live.controller.last_id import read_last_id, write_last_id
 from rota.live.controller.lines import Lines
 from rota.live.controller.outboxes import Outboxes
@@ -45,6 +46,7 @@ class Record:
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
         self.state = ClusterState()
+        self.index = JobIndex(self.state)
         self.searches = Searches(self.state, self.now_s)
         self.store = store
         self.folder = folder
@@ -155,7 +157,7 @@ class Record:
 
     def living(self) -> int:
         """Number of jobs that have processes."""
-        return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
+        return sum(self.state.has_processes(row) for row in self.index.going())
 
     def row(self, job_id: str, *, newest: bool = False) -> int:
         """The row of a job by id, by ``@last``, or by a name. Raises NotFoundError.
@@ -167,7 +169,7 @@ class Record:
             return len(self.state.spec) - 1
         if job_id in self.rows:
             return self.rows[job_id]
-        named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
+        named = self.index.named(job_id)
         active = [row for row in named if self.state.finish_s[row] < 0]
         if named and newest:
             return named[-1]
@@ -216,16 +218,18 @@ class Record:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Each node with its devices and the foreground jobs on each; several may share one."""
+        going = self.index.going()
         in_use = {
             index
-            for row in range(len(self.state.spec))
+            for row in going
             if self.state.has_processes(row)
             for index in seats(self.state, row)
         }
         holders: list[list[list[str]]] = [
             [[] for _ in range(node.num_gpus)] for node in self.state.nodes
         ]
-        for row, held in enumerate(self.state.held):
+        for row in going:
+            held = self.state.held[row]
             for node, gpus in held.gpus() if held and not held.background else ():
                 for gpu in gpus:
                     holders[node][gpu].append(self.state.spec[row].job_id)

@@ -216,13 +216,22 @@ class Searches:
 
     # -- telling -------------------------------------------------------------------------------
 
-    def tell_all(self, since_s: float | None = None) -> list[dict[str, Any]]:
-        """Every search in brief, oldest first, without those that had ended at ``since_s``."""
-        return [
-            self.tell(search.name, brief=True)
-            for search in self._searches.values()
-            if since_s is None or search.ended is None or search.ended.at_s > since_s
-        ]
+    def tell_page(
+        self, since_s: float | None = None, *, after: int = 0, limit: int | None = None
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Searches in brief, oldest first, without those that had ended at ``since_s``.
+
+        ``after`` counts searches that are passed over, and the answer has at most ``limit``. The
+        number is the ``after`` of the next page; None if there is none.
+        """
+        told: list[dict[str, Any]] = []
+        for number, search in enumerate(self._searches.values()):
+            is_listed = since_s is None or search.ended is None or search.ended.at_s > since_s
+            if number >= after and is_listed:
+                if limit is not None and len(told) == limit:
+                    return told, number
+                told.append(self.tell(search.name, brief=True))
+        return told, None
 
     def tell(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
         """One search, JSON-able; ``brief`` has only the number of trials by state. NotFoundError.

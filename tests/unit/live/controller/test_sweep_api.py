@@ -80,7 +80,7 @@ def test_names_are_unique_for_ever_and_keys_give_the_same_search(tmp_path):
                 await submit_sweep(controller, "job")
             with pytest.raises(JobFileError, match="was used for another job"):
                 await submit(controller, "k")
-            assert [each["name"] for each in controller.record.searches.tell_all()] == [
+            assert [each["name"] for each in controller.record.searches.tell_page()[0]] == [
                 "digits",
                 "digits-2",
                 "digits-3",
@@ -174,7 +174,7 @@ def test_the_end_of_a_search_stops_its_open_trials_and_takes_no_more(tmp_path):
                 ("CANCELLED", None),
                 ("CANCELLED", "the search is over (TARGET): trial 1 reached 0.95"),
             ]
-            assert controller.record.searches.tell_all()[0]["trials"] == {
+            assert controller.record.searches.tell_page()[0][0]["trials"] == {
                 "done": 0,
                 "running": 0,
                 "waiting": 0,
@@ -285,11 +285,11 @@ def test_curves_are_what_was_told_and_the_best_value_counts(tmp_path):
             assert first["curve"] == [(1, 10.0, 0.5), (2, 11.0, 0.9), (3, 12.0, None)]
             assert (first["value"], second["value"]) == (0.9, 0.7)
             assert (
-                controller.record.searches.tell_all()[0]["trials"]["failed"] == 2
+                controller.record.searches.tell_page()[0][0]["trials"]["failed"] == 2
             )  # one is lost, one told nothing
             await controller.sweeps.stop_trial(name, 0, "its last report is no number")
             assert controller.record.searches.tell(name)["trials"][0]["state"] == "CANCELLED"
-            counts = controller.record.searches.tell_all()[0]["trials"]
+            counts = controller.record.searches.tell_page()[0][0]["trials"]
             assert (counts["failed"], counts["stopped"]) == (3, 0)
 
     asyncio.run(scenario())
