@@ -113,7 +113,6 @@ def test_a_dry_run_takes_nothing_and_shows_a_trial(http):
     assert http.get("/api/v1/sweeps").json() == {"sweeps": [], "cursor": None}
 
 
-@pytest.mark.parametrize("dry_run", ["true", "false"])
 def test_searches_are_listed_in_pages(http):
     for _ in range(5):
         submit(http)
@@ -128,6 +127,7 @@ def test_searches_are_listed_in_pages(http):
     assert len(seen) == 5
 
 
+@pytest.mark.parametrize("dry_run", ["true", "false"])
 def test_a_search_whose_trials_never_fit_is_told_so(http, dry_run):
     fields = FIELDS | {"resources": {"gpus": 3}}
     answer = http.post("/api/v1/sweeps", params={"dry_run": dry_run}, json=fields)
