@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,14 @@ from rota.cli.profiles import PROFILE_COLUMNS, kind_text, profile_rows, profiles
 from rota.cli.table import width_of_terminal
 from rota.cli.text import clock, printable
 from rota.cli.verdict import why_text
+from rota.cli.watching import Watch
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.model.naming import few
 
 if TYPE_CHECKING:
     from rota.client.client import Client
 
-WATCH_S = 1.0
+WATCH_S = 1.0  # between two lists
 FEW_ENDED = 5  # jobs that have ended, in a list of jobs
 LAST_LINES, MOST_CHARACTERS = 10, 400  # of a failed job's output, and of each line
 FILTERS = (
@@ -38,7 +38,9 @@ FILTERS = (
 @click.option("--mine", is_flag=True, help="Only your own jobs.")
 @click.option("--user", metavar="USER", help="Only the jobs of this user.")
 @click.option("--trials", is_flag=True, help="Also trials of searches that wait or have ended.")
-@click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
+@click.option(
+    "--watch", is_flag=True, help="Print again when something has happened, until Ctrl-C."
+)
 @click.option(
     "--filter",
     "filters",
@@ -79,8 +81,10 @@ def ps(
         if mine and user not in (None, client.user):
             raise click.UsageError(f"--mine are the jobs of {client.user}; drop --user {user}")
         owner = client.user if mine else user
+        watching = None
         while True:
             every = client.jobs(everything=everything)
+            cursor = client.cursor
             jobs = [job for job in every if _matches(job, wanted) and owner in (None, job["user"])]
             folds = output in ("table", "wide") and not (trials or wanted)
             listed, searches = _folded(jobs) if folds else (jobs, [])
@@ -97,7 +101,9 @@ def ps(
             click.echo(text)
             if not watch:
                 return 0
-            time.sleep(WATCH_S)
+            watching = watching or Watch(client, cursor, WATCH_S)
+            while (why := watching.wait()) is not None:
+                click.echo(f"no controller answers ({printable(why)}); waiting for one", err=True)
 
 
 def _active_first(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
