@@ -757,7 +757,7 @@ def told(*messages: Any) -> bytes:
 
 
 def gangs(gangs: list[list[int]], functions: list[int]) -> wire.DefineGangs:
-    return wire.DefineGangs(1, gangs, functions, [0] * len(functions))
+    return wire.DefineGangs(1, gangs, functions, [0] * len(functions), [""] * len(functions))
 
 
 GARBAGE = {
@@ -795,7 +795,7 @@ def test_a_client_whose_log_makes_no_sense_is_refused_alone(
     raw, bells = Raw(island.folder), Bells(island.folder)
     folder = island.folder / f"client{raw.hello().client}"
     log = Log(folder / LOG)
-    many = wire.DefineGangs(2, [[0]] * 70_000, [1] * 70_000, [0] * 70_000)
+    many = wire.DefineGangs(2, [[0]] * 70_000, [1] * 70_000, [0] * 70_000, [""] * 70_000)
     raw.socket.sendall(told(gangs([[0]], [1]), many))
     for run in BAD_RUNS[kind]:
         log.add(*run)

@@ -30,6 +30,7 @@ from support.flow_functions import Gate
 from .conftest import TESTS, until
 
 HERE = "support.flow_functions"
+LATE = f"{HERE}:late_total"
 DEVICES = 4
 DEVICE_BYTES = 8_000_000
 SILENCE_S = 60.0  # after which something that must come has not
@@ -239,6 +240,7 @@ def test_a_program_that_is_suspended_and_moved_has_the_same_results_bit_for_bit(
     def interfere(part: int) -> None:
         asked = moved.begin_pause()
         assert not moved.agent.has_answer(asked)  # the collective that is under way is to end
+        assert {each.operation.rpartition(" ")[2] for each in moved.seen.runs} == {LATE}
         gate.open()
         assert moved.agent.answer(asked).error is None
         seen = moved.seen

@@ -116,7 +116,7 @@ def explain(
         "cpus": cpus_of(state, row),
         "filling": filling.filling_of(state, row),
         "burst": burst_of(state, row),
-        "flow": flow_of(state, row, progress),
+        "flow": flow_of(state, row, now_s, progress),
     }
 
 

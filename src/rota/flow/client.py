@@ -579,7 +579,7 @@ class Client:
         gangs = [list(each.workers) for each in calls]
         functions = [each.function for each in calls]
         losses = [self._losses[each] for each in functions]
-        self._tell_host(wire.DefineGangs(number, gangs, functions, losses))
+        self._tell_host(wire.DefineGangs(number, gangs, functions, losses, labels))
         slices = {
             (tuple(self._slots[worker] for worker in gang), before)
             for gang, before in zip(gangs, losses, strict=True)

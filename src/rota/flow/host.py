@@ -65,7 +65,7 @@ from rota.flow.page import (
 )
 from rota.flow.seats import Seats, Taken
 from rota.live.wire import island as asked
-from rota.live.wire.island import NO_DEVICE, Seen
+from rota.live.wire.island import NO_DEVICE, Runs, Seen
 
 LIKE = 0.75  # lengths of operations that differ by less count as equal
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
@@ -529,7 +529,18 @@ class Host:
             waits=waiting.what if waiting is not None else Wait.NOBODY,
             device=waiting.device if waiting is not None else None,
             behind=_key_of(behind),
+            runs=self._runs(member),
         )
+
+    def _runs(self, member: Member) -> list[Runs]:
+        """The operations that a client's workers are in."""
+        page, found = self._page, []
+        for slot in member.order:
+            place, present = self._places[slot], self._page.of(slot, PRESENT)
+            if place.device >= 0 and not place.gone and page.of(slot, FINISHED) < present:
+                since_s = place.in_since_s(present)
+                found.append(Runs(member.label(present), place.device, since_s))
+        return found
 
     def admit(self, told: asked.Ranks) -> list[int]:
         """See :class:`rota.flow.seats.Holder`."""

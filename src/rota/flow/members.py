@@ -18,6 +18,7 @@ from rota.flow.limit import Limit
 from rota.flow.page import GONE, READY, Log, Page
 from rota.flow.seats import Taken
 from rota.live.wire import island as asked
+from rota.live.wire.clock import now_s
 
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 MOST_SLICES = 64  # of a client, that are told of
@@ -80,8 +81,11 @@ class Member:
                 )
             if gang not in self.slices and len(self.slices) < MOST_SLICES:
                 self.slices.append(gang)
-        if not len(message.functions) == len(message.losses) == len(message.gangs):
-            raise FlowError(f"program {message.program} has not one function for each gang")
+        told = (message.functions, message.losses, message.labels)
+        if any(len(each) != len(message.gangs) for each in told):
+            raise FlowError(
+                f"program {message.program} has not one function, loss and label for each gang"
+            )
         self.programs[message.program] = Gangs(message)
 
     def note(self, runs: Sequence[tuple[int, int]]) -> None:
@@ -113,6 +117,14 @@ class Member:
             if number <= operation < number + len(gangs):
                 return [self.order[worker] for worker in gangs[operation - number]]
         return []
+
+    def label(self, operation: int) -> str:
+        """What people call an operation that may not be over; "" if it is not known."""
+        for program, number in self.log:
+            labels = self.programs[program].told.labels
+            if number <= operation < number + len(labels):
+                return labels[operation - number]
+        return ""
 
     def operations(self, run: tuple[int, int]) -> list[Operation]:
         """The operations of a program that is run, but for those whose slices lack a device."""
@@ -151,7 +163,7 @@ class Ranks(Member):
         self.name = told.key
         self.order = [0] * len(told.devices)
         workers = list(range(len(self.order)))
-        self.define(wire.DefineGangs(STEPS, gangs=[workers], functions=[STEPS], losses=[0]))
+        self.define(wire.DefineGangs(STEPS, [workers], [STEPS], losses=[0], labels=["a step"]))
 
     def called(self) -> list[tuple[int, int]]:
         """The steps that a rank is ready for, and that were not noted yet. Raises FlowError."""
@@ -179,11 +191,18 @@ class Place:
         self.gone = False  # it has ended before its client
         self.ready = self.takes_ns = 0  # as the island was told
         self.overdue = 0  # the operation for which it was killed
+        self._begun = (0, 0.0)  # the operation that it was seen in last, and since when
 
     @property
     def device(self) -> int:
         """Its device, AWAY or NO_DEVICE."""
         return self.member.slots[self.slot]
+
+    def in_since_s(self, operation: int) -> float:
+        """The time since which it has been seen in an operation, which it is in now."""
+        if self._begun[0] != operation:
+            self._begun = operation, now_s()
+        return self._begun[1]
 
     def kill(self) -> None:
         """Kill it and what it has forked."""

@@ -241,13 +241,15 @@ class Refused(Struct, array_like=True, tag=42):
 class DefineGangs(Struct, array_like=True, tag=43):
     """The gang operations of a program: the workers of each, by index, and its function.
 
-    ``losses`` are those of their slices, as in :class:`DefineSlice`.
+    ``losses`` are those of their slices, as in :class:`DefineSlice`; ``labels`` name the operations
+    to people.
     """
 
     program: int
     gangs: list[list[int]]
     functions: list[int]
     losses: list[int]
+    labels: list[str]
 
 
 class Want(Struct, array_like=True, tag=46):

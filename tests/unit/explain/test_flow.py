@@ -53,12 +53,27 @@ def running(share=None, elastic=None, **program):
 def test_a_running_flow_job_is_told_of_alone():
     cluster = running(processes="flow")
     state = cluster.state
-    assert flow_of(state, 0) is None
+    assert flow_of(state, 0, 1.0) is None
     assert explain(state, 0, 1.0, progress={"flow": FLOW})["flow"] == {**FLOW, "sentence": TURN}
-    assert flow_of(running().state, 0, {"flow": FLOW}) is None
+    assert flow_of(running().state, 0, 1.0, {"flow": FLOW}) is None
     cluster.happens(SuspendRequested, 0, "", True)
     cluster.settle()
-    assert flow_of(state, 0, {"flow": FLOW}) is None
+    assert flow_of(state, 0, 1.0, {"flow": FLOW}) is None
+
+
+def test_the_operation_for_whose_end_a_job_keeps_its_gpus_is_told_while_it_is_being_suspended():
+    cluster = running(processes="flow")
+    awaited = {"operation": "step: loss", "device": 1, "since_s": 100.0}
+    told = {"flow": {**FLOW, "awaited": awaited}}
+    text = "it leaves its GPUs once step: loss has ended, which has run on GPU 1 for 12 s"
+    assert explain(cluster.state, 0, 112.0, progress=told)["flow"]["sentence"] == text  # a resize
+    cluster.happens(SuspendRequested, 0, "", True)
+    [suspend] = cluster.send()
+    verdict = explain(cluster.state, 0, 112.0, progress=told)
+    assert verdict["state"] == "SUSPENDING"
+    assert "operations      it leaves its GPUs once step: loss has ended" in why_text(verdict)
+    cluster.confirm(suspend)
+    assert explain(cluster.state, 0, 113.0, progress=told)["flow"] is None
 
 
 def test_a_weight_alone_is_no_wish_about_background_jobs():

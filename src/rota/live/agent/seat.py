@@ -15,6 +15,7 @@ from rota.live.agent.launching import Place, seat_key
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.island import NO_DEVICE, Seen
+from rota.live.wire.messages import MAX_NAME
 
 AGAIN_S = 1.0  # between tries to put workers where there was no room for their buffers
 
@@ -208,7 +209,7 @@ class FlowSeat:
         use = self._use(seen, now_s, jobs)
         told: dict[str, Any] = {"step": self._count(seen), "at_s": world.now_s(), "metrics": {}}
         told |= {"flow": use} | self._utilisation(use, world.now_s())
-        if attempt.state == State.RUNNING and _differs(attempt.progress, told):
+        if attempt.state in (State.RUNNING, State.SUSPENDING) and _differs(attempt.progress, told):
             attempt.note_progress(told)
 
     def unseen(self) -> None:
@@ -278,7 +279,17 @@ class FlowSeat:
                 "device": seen.device,
                 "behind": jobs.get(seen.behind, ""),
             },
+            "awaited": self._awaited(seen),
         }
+
+    def _awaited(self, seen: Seen) -> dict[str, Any] | None:
+        """The oldest operation for whose end workers stay on their GPUs, if they are to leave."""
+        leaves = self.is_moving or self._attempt.state == State.SUSPENDING
+        if not leaves or not seen.runs:
+            return None
+        oldest = min(seen.runs, key=lambda each: each.since_s)
+        name = "".join(filter(str.isprintable, oldest.operation))[:MAX_NAME]
+        return {"operation": name, "device": oldest.device, "since_s": oldest.since_s}
 
 
 def spread(devices: list[int], gpus: list[int]) -> list[int]:

@@ -100,13 +100,22 @@ ToIsland = Seat | Ranks | Pause | Place | Dismiss | Look | End
 # -- from the host ---------------------------------------------------------------------------------
 
 
+class Runs(Struct):
+    """An operation that is under way on a device, and the time since which it was seen there."""
+
+    operation: str
+    device: int
+    since_s: float
+
+
 class Seen(Struct, kw_only=True):
     """A seat and its program by now.
 
     ``devices`` are those of its workers. ``operations`` are over, ``outstanding`` are not.
     ``spent_s`` is the computing of each worker, ``held_bytes`` what its
     buffers have; ``pids`` are those that live. ``waits`` says what the next operation waits for
-    (see :class:`rota.flow.island.Wait`), on which device, behind which seat.
+    (see :class:`rota.flow.island.Wait`), on which device, behind which seat. ``runs`` are the
+    operations that its workers are in.
     """
 
     key: str
@@ -123,6 +132,7 @@ class Seen(Struct, kw_only=True):
     waits: str
     device: int | None = None
     behind: str = ""
+    runs: list[Runs] = []
 
 
 class Done(Struct, tag="done"):

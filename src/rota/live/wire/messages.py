@@ -77,6 +77,19 @@ class FlowWait(Struct, kw_only=True):
     behind: Name = ""
 
 
+class FlowAwaited(Struct, kw_only=True):
+    """The operation for whose end the workers of a flow job stay on their GPUs."""
+
+    operation: Name  # "" if that is not known
+    device: Annotated[int, Meta(ge=0, lt=MAX_NODE_GPUS)]
+    since_s: Time  # when it was first seen to run
+
+    def __post_init__(self) -> None:
+        """Check that the operation can be shown. Raises ValueError."""
+        if not self.operation.isprintable():
+            raise ValueError("text that can't be shown")
+
+
 class FlowUse(Struct, kw_only=True):
     """Use of devices by a flow job. Lists have an entry for each of its workers."""
 
@@ -91,6 +104,7 @@ class FlowUse(Struct, kw_only=True):
     outstanding: Count  # operations that were called and are not done
     slices: Annotated[list[list[Count]], Meta(max_length=MAX_SLICES)]  # numbers of workers
     waits: FlowWait
+    awaited: FlowAwaited | None = None  # while the job is to be suspended, or to have other GPUs
 
     def __post_init__(self) -> None:
         """Check that each worker is told of, and no other one. Raises ValueError."""

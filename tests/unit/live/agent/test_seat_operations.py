@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -6,10 +7,11 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.island_link import IslandLink
 from rota.live.agent.seat import FlowSeat
 from rota.live.agent.states import State
-from rota.live.wire.island import Seen
+from rota.live.wire.island import Runs, Seen
+from rota.live.wire.messages import is_flow_use
 
 
-def seen(operations: int | None) -> Seen:
+def seen(operations: int | None, runs: Sequence[Runs] = ()) -> Seen:
     """What the host tells of a client that has done so many operations; None: there is none."""
     return Seen(
         key="1.1.secret",
@@ -24,21 +26,45 @@ def seen(operations: int | None) -> Seen:
         pids=[],
         slices=[],
         waits="nobody",
+        runs=list(runs),
     )
 
 
-def test_the_progress_of_a_flow_job_counts_the_operations_of_its_clients_one_after_another():
-    told: list[Any] = []
+def a_seat(told: list[Any]) -> FlowSeat:
+    """The seat of a job that runs; ``told`` gets its progress."""
     attempt = SimpleNamespace(
         record=SimpleNamespace(
             job_id="1", attempt=1, secret="secret", flow={"idle_s": None, "weight": 1.0}
         ),
         state=State.RUNNING,
         progress={},
-        note_progress=lambda progress: told.append(progress["step"]),
+        note_progress=told.append,
         world=SimpleNamespace(monotonic_s=lambda: 0.0, now_s=lambda: 0.0),
     )
-    seat = FlowSeat(cast(Account, attempt), cast(IslandLink, None), cast(Devices, None))
+    return FlowSeat(cast(Account, attempt), cast(IslandLink, None), cast(Devices, None))
+
+
+def test_the_progress_of_a_flow_job_counts_the_operations_of_its_clients_one_after_another():
+    told: list[Any] = []
+    seat = a_seat(told)
     for operations in (5, 9, None, None, 2, 1, 4, None):
         seat.seen(seen(operations), {})
-    assert told == [5, 9, 9, 9, 11, 11, 13, 13]
+    assert [each["step"] for each in told] == [5, 9, 9, 9, 11, 11, 13, 13]
+
+
+def test_what_a_flow_job_waits_for_to_leave_its_gpus_is_told_once_it_is_to_leave():
+    told: list[Any] = []
+    seat = a_seat(told)
+    runs = [Runs("late\n", 1, 8.0), Runs("x" * 300, 0, 7.0)]
+    for state, moves in ((State.RUNNING, False), (State.SUSPENDING, False), (State.RUNNING, True)):
+        seat._attempt.state, seat.is_moving = state, moves
+        seat.seen(seen(1, runs), {})
+        runs = runs[:1]
+    assert [each["flow"]["awaited"] for each in told] == [
+        None,
+        {"operation": "late", "device": 1, "since_s": 8.0},
+        {"operation": "late", "device": 1, "since_s": 8.0},
+    ]
+    seat.seen(seen(1, [Runs("x" * 300, 0, 7.0), *runs]), {})
+    assert told[-1]["flow"]["awaited"] == {"operation": "x" * 200, "device": 0, "since_s": 7.0}
+    assert is_flow_use(told[-1]["flow"])
