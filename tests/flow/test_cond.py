@@ -70,7 +70,20 @@ def test_branches_lie_in_branches_and_outside_of_programs(client):
             decide, then = one.put(torch.tensor(p)), other.put(torch.tensor([q]))
             y = flow.cond(decide, inner, outer, then, x)
             assert y.result().tolist() == [(4 if q else 13) if p else 1]
-    assert len(client._conds) == 1
+
+
+def test_branches_that_are_defined_anew_make_no_other_program(client):
+    one = client.slice(1)
+    scaled, added = of(one, "scaled"), of(one, "added")
+    x, p = one.put(torch.tensor([1])), one.put(torch.tensor([True]))
+    counts = []
+    for times in (1, 1, 1, 2):
+        y = flow.cond(p, lambda x: scaled(x), lambda x: flow.repeat(times, scaled, x), x)  # noqa: B023
+        assert y.result().tolist() == [4]
+        counts.append(client._numbers["program"])
+    both = flow.cond(p, lambda x: (scaled(x),), lambda x: (added(x, x),), x)
+    assert [each.result().tolist() for each in both] == [[4]]
+    assert counts[0] == counts[1] == counts[2] == counts[3] - 1
 
 
 def test_what_fails_in_a_branch_matters_only_if_it_is_taken(client):

@@ -112,7 +112,6 @@ class Client:
             ("operation", "buffer", "program", "slice", "function", "request"), 0
         )
         self._programs: dict[Any, Ready] = {}
-        self._conds: dict[Any, Program] = {}  # outside of programs, by their branches
         self._first = [0] * len(self._workers)  # buffers of before were lost
         self._losses: dict[int, int] = {}  # of the slice of each function
         self._last = [0] * len(self._workers)  # the last operation that was called on each
@@ -535,7 +534,8 @@ class Client:
     def _apply(self, key: Any, inputs: Sequence[Any], build: Build) -> list[Any]:
         """Have what ``build`` adds to a trace done: at once, or by the program being traced.
 
-        ``key`` tells it from all else that is built for such inputs.
+        ``key`` tells it from all else that is built for such inputs; with None it is built each
+        time, and told by what was built.
         """
         for each in inputs:
             if not isinstance(each, ShardedBuffer | Traced):
@@ -555,12 +555,14 @@ class Client:
             if each._client is not self:
                 raise InputError("a buffer is another program's; fetch it by .result() and put it")
             each._live()
-        place = (key, tuple(each.lies for each in inputs))
+        lies, trace = [each.lies for each in inputs], None
+        if key is None:
+            trace = _traced(lies, build)
+            key = trace.structure()
+        place = (key, tuple(lies))
         ready = self._programs.get(place)
         if ready is None:
-            trace = Trace([each.lies for each in inputs])
-            trace.outputs = tuple(build(trace, range(len(inputs))))
-            ready = self._programs[place] = self._define(trace)
+            ready = self._programs[place] = self._define(trace or _traced(lies, build))
         elif ready.era != self._era:  # it tells of workers that were lost
             ready = self._programs[place] = self._define(ready.trace)
         return self._run(ready, inputs)
@@ -837,6 +839,12 @@ class Traced:
 Build = Callable[[Trace, Sequence[int]], Sequence[int]]
 
 
+def _traced(inputs: Sequence[Lies], build: Build) -> Trace:
+    trace = Trace(inputs)
+    trace.outputs = tuple(build(trace, range(len(inputs))))
+    return trace
+
+
 class Function:
     """A compiled function on a slice: called with buffers, it returns buffers at once.
 
@@ -1046,13 +1054,18 @@ def cond(predicate: Any, yes: Callable[..., Any], no: Callable[..., Any], *value
             f"cond: the predicate is a {type(predicate).__name__}; give a buffer of one element"
         )
 
-    def either(predicate: Any, *values: Any) -> Any:
-        return cond(predicate, yes, no, *values)
+    client, single = predicate._client, False
 
-    client = predicate._client
-    if (yes, no) not in client._conds:
-        client._conds[yes, no] = Program(client, either)
-    return client._conds[yes, no](predicate, *values)
+    def build(trace: Trace, at: Sequence[int]) -> Sequence[int]:
+        nonlocal single
+        trace.name = "cond: "
+        first, *others = (Traced(client, trace, each) for each in at)
+        returned = _either(first, yes, no, others)
+        single = not isinstance(returned, tuple)
+        return _returned("cond", trace, returned)
+
+    made = client._apply(None, (predicate, *values), build)
+    return made[0] if single else tuple(made)
 
 
 def _either(

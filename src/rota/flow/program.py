@@ -7,7 +7,7 @@ again only if a slice lies on other devices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.flow import wire
 from rota.flow.functions import Spec
@@ -72,6 +72,10 @@ class Trace:
         """One more value."""
         self.values.append(value)
         return len(self.values) - 1
+
+    def structure(self) -> Any:
+        """Equal for programs that do the same to such inputs; hashable."""
+        return tuple(self.values), tuple(self.nodes), self.outputs
 
     def transfer(self, source: int, lies: Lies) -> int:
         """The value in another place or layout."""
