@@ -499,7 +499,7 @@ def test_notebooks_that_are_killed_end_their_jobs_and_leave_no_folder(notebook):
     assert second.stderr.readline() == "job 2 waits for its GPUs; `rota why 2` says why\n"
     second.kill()
     second.wait()
+    cluster.ends("2", "CANCELLED")
     first.kill()
     cluster.ends("1")
-    cluster.ends("2", "FAILED")
     assert not list(place.iterdir())

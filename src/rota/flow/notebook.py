@@ -4,6 +4,11 @@
 
 is the program of the flow job that is submitted for it: it tells the notebook, which listens there,
 where the job's seat is, and ends when the notebook lets go of it or is gone.
+
+    python -m rota.flow.notebook --watch FOLDER
+
+is a process beside the notebook for as long as the job waits: it takes the job out of the queue if
+the notebook is gone before that, and clears its folder away.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +33,39 @@ from rota.model.job import JobState
 LOOK_EVERY_S = 0.5  # at a job that has not started
 NAME = "notebook"
 MOST_BYTES = 1 << 12  # of what the job tells
+WATCH = "--watch"
+RELEASED = "released"  # to the process that watches: the job is looked after
+
+
+class Watch:
+    """A process that cancels a job if this one ends before it has released it."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is cleared away then, too. Raises OSError."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rota.flow.notebook", WATCH, str(folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # what ends the notebook is not to end it
+            text=True,
+        )
+
+    def watch(self, job_id: str) -> None:
+        """Have it watch this job."""
+        self._say(job_id)
+
+    def release(self) -> None:
+        """End it, and let the job be."""
+        self._say(f"\n{RELEASED}")
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody has killed it
+            self._process.stdin.write(word)
+            self._process.stdin.flush()
 
 
 class Hold:
@@ -48,19 +87,28 @@ class Hold:
                 _listen(door, place)
                 door.settimeout(LOOK_EVERY_S)
                 whole = {"name": NAME, "processes": "flow", "workdir": os.getcwd(), "run": run}
-                self.job_id = str(client.submit(whole | fields)["id"])
+                watch = Watch(self._folder)
                 try:
-                    self.island, self.key = self._await(door, client)
-                    if not self.island.exists():
-                        raise FlowError(f"job {self.job_id} was given GPUs of another machine")
-                except BaseException:
-                    with contextlib.suppress(RotaError):  # it is over already
-                        client.cancel(self.job_id)
-                    raise
+                    self.job_id = str(client.submit(whole | fields)["id"])
+                    watch.watch(self.job_id)
+                    self._start(door, client)
+                finally:
+                    watch.release()
         except BaseException:
             self.close()
             raise
         self._clear_away()  # not at the end alone: a process that is killed clears nothing away
+
+    def _start(self, door: socket.socket, client: Client) -> None:
+        """Wait for the job to start; it is cancelled if that fails."""
+        try:
+            self.island, self.key = self._await(door, client)
+            if not self.island.exists():
+                raise FlowError(f"job {self.job_id} was given GPUs of another machine")
+        except BaseException:
+            with contextlib.suppress(RotaError):  # it is over already
+                client.cancel(self.job_id)
+            raise
 
     def _await(self, door: socket.socket, client: Client) -> tuple[Path, str]:
         """Wait for the job to start: its island's folder, and its key there."""
@@ -115,8 +163,22 @@ def _listen(door: socket.socket, place: Path) -> None:
     door.listen()
 
 
+def watch(folder: Path) -> None:
+    """Wait until the notebook releases its job, or is gone: then cancel the job."""
+    job_id, _, released = sys.stdin.read().partition("\n")
+    if released == RELEASED:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if job_id:
+        with contextlib.suppress(RotaError), Client() as client:  # the job, or the cluster, is gone
+            client.cancel(job_id)
+
+
 def main() -> None:
     """See the module."""
+    if sys.argv[1] == WATCH:
+        watch(Path(sys.argv[2]))
+        return
     place, door = {name: os.environ[name] for name in (FOLDER, KEY)}, Path(sys.argv[1])
     with socket.socket(socket.AF_UNIX) as link:
         try:
