@@ -225,11 +225,14 @@ class FlowSeat:
         return self._over_before + self._over
 
     def _count_idle(self, seen: Seen, now_s: float) -> None:
-        """Count the time with GPUs: others may take turns with it, and it may be away for long."""
+        """Count the time with GPUs, whether its program has connected or not.
+
+        Others may take turns with it, and it may be away for long.
+        """
         runs, before = self._attempt.state == State.RUNNING, self._before
         if before is None or seen.outstanding or seen.operations != before[1].operations:
             self._idle_s = 0.0
-        elif runs and self._ran and seen.present:
+        elif runs and self._ran:
             self._idle_s += now_s - before[0]
         self._ran = runs
 

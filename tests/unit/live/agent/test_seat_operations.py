@@ -2,6 +2,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.devices import Devices
 from rota.live.agent.island_link import IslandLink
@@ -30,16 +32,16 @@ def seen(operations: int | None, runs: Sequence[Runs] = ()) -> Seen:
     )
 
 
-def a_seat(told: list[Any]) -> FlowSeat:
+def a_seat(told: list[Any], idle_s: float | None = None, **more: Any) -> FlowSeat:
     """The seat of a job that runs; ``told`` gets its progress."""
     attempt = SimpleNamespace(
         record=SimpleNamespace(
-            job_id="1", attempt=1, secret="secret", flow={"idle_s": None, "weight": 1.0}
+            job_id="1", attempt=1, secret="secret", flow={"idle_s": idle_s, "weight": 1.0}
         ),
         state=State.RUNNING,
         progress={},
         note_progress=told.append,
-        world=SimpleNamespace(monotonic_s=lambda: 0.0, now_s=lambda: 0.0),
+        **{"world": SimpleNamespace(monotonic_s=lambda: 0.0, now_s=lambda: 0.0)} | more,
     )
     return FlowSeat(cast(Account, attempt), cast(IslandLink, None), cast(Devices, None))
 
@@ -68,3 +70,16 @@ def test_what_a_flow_job_waits_for_to_leave_its_gpus_is_told_once_it_is_to_leave
     seat.seen(seen(1, [Runs("x" * 300, 0, 7.0), *runs]), {})
     assert told[-1]["flow"]["awaited"] == {"operation": "x" * 200, "device": 0, "since_s": 7.0}
     assert is_flow_use(told[-1]["flow"])
+
+
+@pytest.mark.parametrize("connects_s", [None, 3])
+def test_a_job_is_idle_after_its_time_without_an_operation_whether_it_has_connected_or_not(
+    connects_s: int | None,
+) -> None:
+    said: list[tuple[int, str]] = []
+    now_s = 0
+    world = SimpleNamespace(monotonic_s=lambda: float(now_s), now_s=lambda: float(now_s))
+    seat = a_seat([], 10.0, world=world, about=str, notify=lambda kind: said.append((now_s, kind)))
+    for now_s in range(20):
+        seat.seen(seen(None if connects_s is None or now_s < connects_s else 0), {})
+    assert said == [(10, "idle")]
