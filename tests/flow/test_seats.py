@@ -254,6 +254,30 @@ def test_a_program_that_is_suspended_and_moved_has_the_same_results_bit_for_bit(
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def test_operations_are_counted_over_clients_and_lost_workers(seat):
+    job = seat(0)
+    for made in (5, 2):
+        with job.connect() as client:
+            one = client.slice(1)
+            scale, x = function(one, "scaled"), one.put(torch.ones(1))
+            for _ in range(made):
+                scale(x).result()
+    until(lambda: not job.seen.present, "its second client has left")
+    assert job.seen.operations == 7
+    with job.connect() as client:
+        one = client.slice(1)
+        scale = function(one, "scaled")
+        for _ in range(3):
+            scale(one.put(torch.ones(1))).result()
+        os.kill(job.seen.pids[0], signal.SIGKILL)
+        until(lambda: not job.seen.pids, "its worker is gone")
+        client.recover()
+        assert job.seen.operations == 10
+        scale(one.put(torch.ones(1))).result()
+    until(lambda: not job.seen.present, "its third client has left")
+    assert job.seen.operations >= 10  # those of the new worker are counted beyond those of the old
+
+
 def test_gradients_of_a_pipeline_that_is_suspended_and_moved_are_the_same(seat, monkeypatch):
     examples = str(TESTS.parent / "examples")
     monkeypatch.syspath_prepend(examples)

@@ -83,6 +83,7 @@ class Job:
         """Wait for its end, and see that each operation has run once."""
         ended = self.ended()
         assert (ended["type"], ended.get("exit_code")) == ("ended", 0), self.log()
+        assert ended["progress"]["step"] == 1 + self.batches * (1 + OPERATIONS)
         recorded = (self.folder / "record").read_bytes()
         assert recorded == b"a" * self.workers * (1 + OPERATIONS * self.batches)
         total = 3 * self.workers

@@ -19,6 +19,7 @@ from rota.cli.verdict import why_text
 from rota.cli.watching import Watch
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.model.naming import few
+from rota.model.reason import Reason
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -59,8 +60,9 @@ def ps(
 ) -> int:
     """List jobs, active ones first, and the last few that ended within the hour.
 
-    Above them stand the GPUs in use, how many jobs wait, the policy, and where jobs take turns when
-    the first turn ends. EXIT is the exit code of a job that has ended.
+    Above them stand the GPUs in use, how many jobs wait, how many flow jobs are idle, the policy,
+    and where jobs take turns when the first turn ends. EXIT is the exit code of a job that has
+    ended.
 
     NODE names the GPUs that a job has now, and the jobs that it shares them with. SHARE is the part
     of its life, from its submission on, in which it has run; AGE how long that is, RUN how long it
@@ -119,8 +121,10 @@ def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
     """The cluster's load, the policy, and the end of the first turn."""
     there = sum(node["num_gpus"] for node in client.nodes() if node["alive"])
     used = {(p["node"], gpu) for job in jobs for p in job["gpus"] for gpu in p["gpus"]}
-    waiting = sum(not (present.is_final(job) or job["gpus"]) for job in jobs)
-    told = [f"{len(used)} of {there} GPUs in use", f"{waiting} waiting"]
+    without = [job for job in jobs if not (present.is_final(job) or job["gpus"])]
+    idle = sum(job["reason"] == Reason.IDLE.name for job in without)
+    told = [f"{len(used)} of {there} GPUs in use", f"{len(without) - idle} waiting"]
+    told += [f"{idle} idle"] * (idle > 0)
     for policy in client.policies():
         told.append(f"policy {policy['name']}")
         if policy["error"] is not None:

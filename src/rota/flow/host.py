@@ -499,7 +499,7 @@ class Host:
                 present=False,
                 away=seat.away,
                 devices=seat.devices,
-                operations=0,
+                operations=seat.operations,
                 outstanding=0,
                 spent_s=[],
                 held_bytes=[],
@@ -519,7 +519,7 @@ class Host:
             present=True,
             away=member.away,
             devices=seat.devices,
-            operations=max((page.of(slot, FINISHED) for slot in alive), default=0),
+            operations=seat.operations + self._finished(member),
             outstanding=member.outstanding,
             spent_s=[page.of(slot, SPENT_NS) / 1e9 for slot in member.order],
             held_bytes=[page.of(slot, HELD_BYTES) for slot in member.order],
@@ -531,6 +531,12 @@ class Host:
             behind=_key_of(behind),
             runs=self._runs(member),
         )
+
+    def _finished(self, member: Member) -> int:
+        """The last operation that one of a client's workers has finished."""
+        told = (self._page.of(slot, FINISHED) for slot in member.order)
+        member.finished = max(member.finished, *(each for each in told if each != GONE), 0)
+        return member.finished
 
     def _runs(self, member: Member) -> list[Runs]:
         """The operations that a client's workers are in."""
@@ -947,6 +953,7 @@ class Host:
         self._selector.unregister(place.process)
         place.kill()  # what it has forked
         code, member = place.ended(), place.member
+        self._finished(member)
         self._dead.add(place.slot)
         self._memory.leave(place.slot)
         self._draining.pop(place.slot, None)
@@ -980,6 +987,7 @@ class Host:
         if self._members.pop(member.number, None) is None:
             return
         if member.seat is not None:
+            member.seat.operations += self._finished(member)
             member.seat.program = None
         self._part(member)
         places = [self._places[slot] for slot in member.slots]

@@ -55,6 +55,7 @@ class Member:
         self.log: deque[tuple[int, int]] = deque()  # what may not be over, in order
         self.last = 0  # the number of its last operation
         self.outstanding = 0  # operations in the log
+        self.finished = 0  # the last operation that a worker was seen to have finished
         self.stands = False  # it has a grant for its devices,
         self.retires = False  # or will have it once its turns are done
         self.whole = True  # all its workers are alive

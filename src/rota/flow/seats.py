@@ -52,6 +52,7 @@ class Taken:
         # Whose message is answered once the program is settled, and which.
         self.asked: tuple[Asker, int] | None = None
         self.called = False  # the agent was told that a program that is away has called
+        self.operations = 0  # that are over, of programs that have left
 
 
 class Holder(Protocol):

@@ -28,6 +28,7 @@ from rota.model.events import (
     JobSubmitted,
     ModelReported,
     RetryDue,
+    SuspendRequested,
     WorkerRegistered,
 )
 from rota.model.job import Dependency, JobState, Retries, Suspension
@@ -313,6 +314,14 @@ class TestLooking:
         cluster.controller.policy_error = "policy own: KeyError: 3 (own.py, line 7, in decide)"
         first = rota("ps")[1].splitlines()[0]
         assert "fails, and its last plan stays (policy own: KeyError: 3 (own.py, line 7" in first
+
+    def test_ps_counts_idle_jobs_apart(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        rota("run", "--flow", "--idle", "1m", "--", "python", "drive.py")
+        assert rota("ps")[1].startswith("2 of 2 GPUs in use, 2 waiting, policy fifo")
+        cluster.apply(SuspendRequested(cluster.do(cluster.controller.now_s), 3, by_itself=True))
+        cluster.do(cluster.controller.turn)
+        assert rota("ps")[1].startswith("2 of 2 GPUs in use, 1 waiting, 1 idle, policy fifo")
 
     def test_ps_has_its_columns(self, rota, cluster):
         self.three_jobs(rota, cluster)

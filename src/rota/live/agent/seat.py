@@ -37,8 +37,6 @@ class FlowSeat:
         self._said = ""  # to the controller: that nothing is called, or then that something is
         self._idle_s = 0.0  # for which it has had its GPUs since it called something
         self._before: tuple[float, Seen] | None = None
-        self._over = 0  # operations of the program's present client, and of those before it
-        self._over_before = 0
         self._ran = False  # when it was seen last
         self._seen_s: float | None = None
 
@@ -186,6 +184,9 @@ class FlowSeat:
         self._dismissing = True
 
         async def dismiss() -> None:
+            for seen in await self._link.look():
+                if seen.key == self.key:
+                    self._report(seen, {})
             await self._link.dismiss(self.key)
             self.dismissed = True
             then()
@@ -206,8 +207,14 @@ class FlowSeat:
             self._say("idle")
         if self._said == "idle" and seen.outstanding:
             self._say("called")
+        self._report(seen, jobs)
+
+    def _report(self, seen: Seen, jobs: dict[str, str]) -> None:
+        """Report what the workers do, if that has changed."""
+        attempt, world = self._attempt, self._attempt.world
+        now_s = world.monotonic_s()
         use = self._use(seen, now_s, jobs)
-        told: dict[str, Any] = {"step": self._count(seen), "at_s": world.now_s(), "metrics": {}}
+        told: dict[str, Any] = {"step": seen.operations, "at_s": world.now_s(), "metrics": {}}
         told |= {"flow": use} | self._utilisation(use, world.now_s())
         if attempt.state in (State.RUNNING, State.SUSPENDING) and _differs(attempt.progress, told):
             attempt.note_progress(told)
@@ -215,14 +222,6 @@ class FlowSeat:
     def unseen(self) -> None:
         """The host does not know the seat, or is gone: there are no workers."""
         self._attempt.worker_pids = []
-
-    def _count(self, seen: Seen) -> int:
-        """Operations of the job that are over: those of its clients, one after another."""
-        if seen.present:
-            self._over = max(self._over, seen.operations)
-        else:
-            self._over_before, self._over = self._over_before + self._over, 0
-        return self._over_before + self._over
 
     def _count_idle(self, seen: Seen, now_s: float) -> None:
         """Count the time with GPUs, whether its program has connected or not.

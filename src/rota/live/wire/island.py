@@ -111,7 +111,8 @@ class Runs(Struct):
 class Seen(Struct, kw_only=True):
     """A seat and its program by now.
 
-    ``devices`` are those of its workers. ``operations`` are over, ``outstanding`` are not.
+    ``devices`` are those of its workers. ``operations`` are over, of all of the seat's programs one
+    after another; ``outstanding`` are not.
     ``spent_s`` is the computing of each worker, ``held_bytes`` what its
     buffers have; ``pids`` are those that live. ``waits`` says what the next operation waits for
     (see :class:`rota.flow.island.Wait`), on which device, behind which seat. ``runs`` are the

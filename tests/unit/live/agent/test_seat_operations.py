@@ -46,14 +46,6 @@ def a_seat(told: list[Any], idle_s: float | None = None, **more: Any) -> FlowSea
     return FlowSeat(cast(Account, attempt), cast(IslandLink, None), cast(Devices, None))
 
 
-def test_the_progress_of_a_flow_job_counts_the_operations_of_its_clients_one_after_another():
-    told: list[Any] = []
-    seat = a_seat(told)
-    for operations in (5, 9, None, None, 2, 1, 4, None):
-        seat.seen(seen(operations), {})
-    assert [each["step"] for each in told] == [5, 9, 9, 9, 11, 11, 13, 13]
-
-
 def test_what_a_flow_job_waits_for_to_leave_its_gpus_is_told_once_it_is_to_leave():
     told: list[Any] = []
     seat = a_seat(told)
