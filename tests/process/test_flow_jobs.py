@@ -271,8 +271,11 @@ def test_agents_that_vanish_at_any_point_lose_no_operation_and_repeat_none(agent
 
     def next_agent() -> None:
         nonlocal agent
+        vanished, tasks = agent, list(agent.attempt.tasks)
         agent.vanish()
         agent = job.agent = agents()
+        assert all(task.done() for task in tasks)
+        assert not vanished.attempt.tasks
 
     job.begin(0)
     next_agent()  # while it runs

@@ -555,9 +555,9 @@ class Client:
             if each._client is not self:
                 raise InputError("a buffer is another program's; fetch it by .result() and put it")
             each._live()
-        lies, trace = [each.lies for each in inputs], None
-        if key is None:
-            trace = _traced(lies, build)
+        lies = [each.lies for each in inputs]
+        trace = _traced(lies, build) if key is None else None
+        if trace is not None:
             key = trace.structure()
         place = (key, tuple(lies))
         ready = self._programs.get(place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from rota.flow.page import GONE, READY, Log, Page
 from rota.flow.seats import Taken
 from rota.live.wire import island as asked
 from rota.live.wire.clock import now_s
+from rota.live.wire.peer import peer_of
 
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 MOST_SLICES = 64  # of a client, that are told of
@@ -236,11 +236,7 @@ def _process_of(connection: socket.socket) -> int:
 
     What a client has forked may keep its connection open after its end.
     """
-    size = struct.calcsize("3i")
-    pid, _, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
     try:
-        return os.pidfd_open(pid)
+        return os.pidfd_open(peer_of(connection).pid)
     except OSError:
         return -1

@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 from rota.client.client import Client
 from rota.errors import FlowError, RotaError
 from rota.live.wire.island import FOLDER, KEY
+from rota.live.wire.peer import peer_of
 from rota.model.job import JobState
 
 LOOK_EVERY_S = 0.5  # at a job that has not started
@@ -116,10 +116,7 @@ class Hold:
         while True:
             with contextlib.suppress(TimeoutError):
                 link, _ = door.accept()
-                _, uid, _ = struct.unpack(
-                    "3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                )
-                if uid != os.getuid():
+                if peer_of(link).user != os.getuid():
                     link.close()
                     continue
                 self._link = link

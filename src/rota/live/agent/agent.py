@@ -11,8 +11,6 @@ import json
 import logging
 import os
 import secrets
-import socket
-import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -47,6 +45,7 @@ from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
 from rota.live.wire.messages import from_worker
+from rota.live.wire.peer import peer_of
 from rota.live.wire.questions import Clean, ask_of
 
 PROGRESS_EVERY_S = 0.25
@@ -168,9 +167,10 @@ class Agent:
         await self._ending.wait()
         server.close()
         await self._memory.close()
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *(t for each in self.attempts.values() for t in each.tasks)]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._logs.close()
         self._cpus.close()
         await self._zygote.close()
@@ -292,7 +292,7 @@ class Agent:
             hello = from_worker(await reader.readline())
             attempt = self.attempts[hello["job_id"], hello["attempt"]]
             rank = hello["rank"]
-            attempt.joined(rank, writer, hello, _peer(writer))
+            attempt.joined(rank, writer, hello, peer_of(writer.get_extra_info("socket")).pid)
             while line := await reader.readline():
                 message = from_worker(line)
                 if attempt.ranks[rank].writer is writer:  # and not one beside it
@@ -656,13 +656,3 @@ CARRIED_OUT: dict[str, Callable[[Agent, Message], Coroutine[Any, Any, None] | No
     "setcpus": Agent._set_cpus,
     "stop": Agent._stop,
 }
-
-
-def _peer(writer: asyncio.StreamWriter) -> int:
-    """The process at the other end of a Unix socket; 0 if it is not visible from here."""
-    credentials = struct.Struct("iII")
-    link = writer.get_extra_info("socket")
-    pid, _, _ = credentials.unpack(
-        link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    )
-    return int(pid)

@@ -9,8 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from rota.live.wire.island import (
     Seen,
     line_of,
 )
+from rota.live.wire.peer import peer_of
 
 START_TIMEOUT_S = 120.0
 LOOK_AGAIN_S = 0.02
@@ -41,7 +40,6 @@ READ_BYTES = 1 << 16
 ANSWERS_S = 60.0  # within which the host answers what waits for no operation
 END_S = 10.0  # for the host to end with all workers
 LAST_BYTES = 4096  # of the log of a host that did not start
-CREDENTIALS = struct.Struct("3i")  # of who listens to a socket: pid, user, group
 
 
 class IslandLink:
@@ -133,6 +131,7 @@ class IslandLink:
             self._writer.close()
         if self._reading is not None:
             self._reading.cancel()
+            await asyncio.wait([self._reading])
         if ends:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -151,11 +150,8 @@ class IslandLink:
     def _kill(self) -> None:
         """Kill a host that does not answer; its workers end with it."""
         if self._writer is not None:
-            connection = self._writer.get_extra_info("socket")
-            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            pid, _, _ = CREDENTIALS.unpack(told)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(peer_of(self._writer.get_extra_info("socket")).pid, signal.SIGKILL)
 
     async def _ask(self, message: Callable[[int], Any], within_s: float | None) -> Done:
         """The answer to a message. A host that gives none in time is killed. Raises AgentError."""

@@ -141,8 +141,7 @@ def rank_requests(
             environment["ROTA_MARKS"] = str(page_of(folder, slot))
             environment["ROTA_MAX_SLOWDOWN"] = repr(record.max_slowdown)
         if record.flow is not None:
-            home = Folder(folder.parents[4])
-            environment[island.FOLDER] = str(home.island(node_name(folder)))
+            environment[island.FOLDER] = str(home_of(folder).island(node_name(folder)))
             environment[island.KEY] = seat_key(record)
             if devices.kind == "cuda":
                 environment["CUDA_VISIBLE_DEVICES"] = ""  # the program computes on no GPU itself
@@ -253,11 +252,13 @@ def whole_cores(millicores: int) -> int:
 
 
 def checkpoints(attempt_folder: Path) -> Path:
-    """Folder of a job's checkpoints, the same for all of its attempts on any node.
+    """Folder of a job's checkpoints, the same for all of its attempts on any node."""
+    return home_of(attempt_folder).checkpoints(attempt_folder.parent.name)
 
-    The attempt's folder is ``HOME/nodes/NODE/jobs/ID/ATTEMPT``.
-    """
-    return Folder(attempt_folder.parents[4]).checkpoints(attempt_folder.parent.name)
+
+def home_of(attempt_folder: Path) -> Folder:
+    """The state folder that has an attempt's folder, as ``HOME/nodes/NODE/jobs/ID/ATTEMPT``."""
+    return Folder(attempt_folder.parents[4])
 
 
 def _make_checkpoint_folder(folder: Path) -> None:
