@@ -64,6 +64,7 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.seats import Seats, Taken
+from rota.flow.standing import IN_ORDER, Standing
 from rota.live.wire import island as asked
 from rota.live.wire.island import NO_DEVICE, Runs, Seen
 
@@ -208,10 +209,14 @@ class Host:
         page, island = self._page, self._island
         for member in list(self._members.values()):
             self._take_runs(member)
-            if member.lost is not None and not (member.gone or member.away or member.leaves):
+            if member.lost is not None and member.standing in (
+                Standing.ORDERED,
+                Standing.RETIRING,
+                Standing.GRANTED,
+            ):
                 self._recover(member, member.lost)
         for member in list(self._members.values()):  # before another one has a turn there
-            if member.stands and any(map(self._has_called, member.beside)):
+            if member.standing == Standing.GRANTED and any(map(self._has_called, member.beside)):
                 self._revoke(member)
         if self._memory.waits:
             self._settle_memory()
@@ -224,7 +229,8 @@ class Host:
                 if seconds != member.seconds.get(function):
                     member.seconds[function] = seconds
                     island.took(member.number, function, seconds)
-            if ready != place.ready and not member.stands and place.device >= 0:
+            is_granted = member.standing == Standing.GRANTED
+            if ready != place.ready and not is_granted and place.device >= 0:
                 place.ready = ready
                 island.ready(member.number, place.device, ready)
         for place in list(self._places.values()):
@@ -275,9 +281,9 @@ class Host:
 
     def _pause(self, member: Member) -> None:
         """Let the island issue a client's operations, or not for now."""
-        if not (member.stands or member.away):
+        if member.standing in IN_ORDER:
             drains = not self._drained.isdisjoint(member.slot_on)
-            paused = member.retires or member.leaves or drains
+            paused = member.standing != Standing.ORDERED or drains
             self._island.pause(member.number, paused=paused)
 
     def _end_overdue(self) -> None:
@@ -331,14 +337,14 @@ class Host:
             return False
         soon = False
         for member in members:  # nobody beside one that has something to do has a grant
-            if member.gone or member.stands or not member.log or not member.whole:
+            if member.standing not in (Standing.ORDERED, Standing.RETIRING):
                 continue
-            if member.leaves or member.away or not member.slot_on or isinstance(member, Ranks):
+            if not (member.log and member.whole and member.slot_on) or isinstance(member, Ranks):
                 continue
             now_s = time.monotonic()
             calm = all(now_s > each.busy_at_s + CALM_S for each in member.beside)
-            if calm != member.retires:
-                member.retires = calm
+            if calm != (member.standing == Standing.RETIRING):
+                member.become(Standing.RETIRING if calm else Standing.ORDERED)
                 self._pause(member)
             devices = member.slot_on
             if (
@@ -354,7 +360,7 @@ class Host:
     def _grant(self, member: Member) -> None:
         """Let a client run what it likes on its devices, where nobody else has anything to do."""
         self._island.leave(member.number)
-        member.stands, member.retires = True, False
+        member.become(Standing.GRANTED)
         for device, slot in member.slot_on.items():
             self._page.grant(device, slot)
             self._bells.ring(slot)
@@ -375,7 +381,7 @@ class Host:
             member.note(runs)
         except FlowError as error:
             problem = problem or str(error)
-        member.stands = False
+        member.become(Standing.ORDERED)
         self._prune(member)
         alive = {slot for slot in member.order if not self._places[slot].gone}
         begun = {slot: max(page.of(slot, BEGUN), page.of(slot, FINISHED)) for slot in alive}
@@ -431,18 +437,15 @@ class Host:
     def withdraw(self, seat: Taken) -> None:
         """See :class:`rota.flow.seats.Holder`."""
         member = seat.program
-        if not isinstance(member, Member) or member.leaves:
+        if not isinstance(member, Member):
             return
-        if member.comes:
+        if member.standing == Standing.COMING:
             self._take_off(member)
-        if member.away:
-            return
-        if member.stands:
-            self._revoke(member)
-        if member.gone:  # what it has told was wrong
-            return
-        member.leaves, member.retires, member.settled = True, False, False
-        self._pause(member)
+        if member.standing == Standing.GRANTED:
+            self._revoke(member)  # it is gone if what it has told is wrong
+        if member.standing in (Standing.ORDERED, Standing.RETIRING):
+            member.become(Standing.LEAVING)
+            self._pause(member)
 
     def put(self, seat: Taken, devices: list[int], cores: list[list[int]]) -> None:
         """See :class:`rota.flow.seats.Holder`."""
@@ -450,15 +453,15 @@ class Host:
         member = seat.program
         if not isinstance(member, Member):
             return
-        if member.leaves:  # not gone yet: it stays
-            member.leaves, member.settled = False, True
+        if member.standing == Standing.LEAVING:  # not gone yet: it stays
+            member.become(Standing.ORDERED)
             self._pause(member)
         present = [member.slots[slot] for slot in member.order]
         if devices == present:  # they are there, or on their way
             return
-        if member.comes:
+        if member.standing == Standing.COMING:
             self._take_off(member)
-        if not member.away:
+        if not member.is_off:
             raise FlowError("the workers of the seat are on other devices: pause it first")
         pairs = list(zip(member.order, devices, strict=True))
         for slot, device in pairs:
@@ -468,7 +471,7 @@ class Host:
                     f"the job's buffers have {needed_bytes:,} bytes, and device {device} has room "
                     f"for {free_bytes:,}"
                 )
-        member.comes, member.settled = True, False
+        member.become(Standing.COMING)
         member.slots = dict(pairs)
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
         for (slot, device), own in zip(pairs, cores, strict=True):
@@ -510,14 +513,12 @@ class Host:
             )
         self._prune(member)
         alive = [slot for slot in member.order if not self._places[slot].gone]
-        waiting = (
-            self._island.waiting(member.number) if not (member.away or member.stands) else None
-        )
+        waiting = self._island.waiting(member.number) if member.standing in IN_ORDER else None
         behind = self._members.get(waiting.behind or 0) if waiting is not None else None
         return Seen(
             key=seat.told.key,
             present=True,
-            away=member.away,
+            away=member.is_off,
             devices=seat.devices,
             operations=seat.operations + self._finished(member),
             outstanding=member.outstanding,
@@ -561,6 +562,7 @@ class Host:
             raise FlowError(f"the island has {SLOTS - 1} workers at most, and no room for more")
         self._last += 1
         member = Ranks(self._last, told, self._page)
+        member.become(Standing.ORDERED)
         self._members[member.number] = member
         self._island.join(member.number, member.weight, told.devices)
         try:
@@ -599,13 +601,17 @@ class Host:
             return False
         soon = False
         for member in list(self._members.values()):
-            if member.leaves and not self._has_turns(member):
+            if member.standing == Standing.LEAVING and not self._has_turns(member):
                 self._take_off(member)
-            if not (member.leaves or member.settled) and self._are_placed(member):
+            if member.standing == Standing.GOING and self._are_placed(member):
+                member.become(Standing.AWAY)
+                soon = True
+            if member.standing == Standing.COMING and self._are_placed(member):
                 self._are_there(member)
                 soon = True
             soon = soon or not member.settled
-            if member.away and not member.comes and member.is_busy and member.seat is not None:
+            if member.standing in (Standing.GOING, Standing.AWAY) and member.is_busy:
+                assert member.seat is not None
                 self._seats.called(member.seat)
         self._seats.settle()
         return soon
@@ -625,8 +631,8 @@ class Host:
         """A client that has no turns leaves its devices."""
         self._island.leave(member.number)
         self._part(member)
-        member.leaves, member.comes, member.slot_on = False, False, {}
-        member.away, member.settled = True, False
+        member.become(Standing.GOING)
+        member.slot_on = {}
         wanted = self._memory.withdraw(member.number)
         if wanted is not None:
             member.wants = wire.Want(dict(wanted))
@@ -644,10 +650,7 @@ class Host:
 
     def _are_there(self, member: Member) -> None:
         """The workers of a client are where they were told to be."""
-        member.settled = True
-        if not member.comes:
-            return
-        member.away = member.comes = False
+        member.become(Standing.ORDERED)
         self._island.join(member.number, member.weight, member.slot_on)
         for slot in member.order:
             self._places[slot].ready = 0  # what the island was told before counts no more
@@ -727,7 +730,7 @@ class Host:
             case wire.DefineGangs():
                 member.define(message)
             case wire.Want():
-                if member.away:
+                if member.is_off:
                     member.wants = message
                 else:
                     wanted = {s: b for s, b in message.bytes.items() if s in member.slots}
@@ -754,7 +757,7 @@ class Host:
                 self._prune(member)
             if member.outstanding > MOST_OPERATIONS:
                 raise FlowError(f"{member.outstanding} operations are not over, too many")
-            if not (member.stands or member.away):
+            if member.standing in IN_ORDER:
                 for run in runs:
                     self._island.submit(member.number, member.operations(run))
         except (FlowError, InputError) as error:
@@ -777,13 +780,16 @@ class Host:
             devices = self._chosen(hello.devices)
         else:
             seat = self._seated(hello)
-            member.away, devices = seat.away, [AWAY if seat.away else d for d in seat.devices]
+            devices = [AWAY if seat.away else d for d in seat.devices]
             member.weight, memory_bytes = seat.told.weight, seat.told.memory_bytes
         if len(self._places) + len(self._dead) + len(devices) >= SLOTS:
             raise FlowError(f"the island has {SLOTS - 1} workers at most, and no room for more")
-        if not member.away:
+        if self._seats is not None and seat.away:
+            member.become(Standing.AWAY)
+        else:
             on = [device for device in devices if device >= 0]
             self._island.join(member.number, member.weight, on)
+            member.become(Standing.ORDERED)
         if self._seats is not None:
             member.seat, seat.program = seat, member
         del self._silent[member.number]
@@ -959,11 +965,12 @@ class Host:
         self._draining.pop(place.slot, None)
         for word in (FINISHED, READY):
             self._page.tell(place.slot, word, GONE)
-        member.whole = member.retires = False
-        if member.stands:
+        member.whole = False
+        if member.standing == Standing.GRANTED:
             self._revoke(member)
-        else:
-            self._pause(member)
+        elif member.standing == Standing.RETIRING:
+            member.become(Standing.ORDERED)
+        self._pause(member)
         for slot in member.slots:
             self._bells.ring(slot)  # they may wait for its parcels
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -976,7 +983,8 @@ class Host:
         """A client is gone: nothing of it stays."""
         if member.gone:
             return
-        member.gone = True
+        was_granted = member.standing == Standing.GRANTED
+        member.become(Standing.GONE)
         if not isinstance(member, Ranks):
             self._selector.unregister(member.connection)
         member.connection.close()
@@ -1001,9 +1009,9 @@ class Host:
             self._memory.leave(place.slot)
             del self._places[place.slot]
             self._dead.add(place.slot)
-            if member.stands and place.device >= 0:
+            if was_granted and place.device >= 0:
                 self._page.grant(place.device, 0)
-        if not member.stands:
+        if not was_granted:
             self._island.leave(member.number)
         if member.runs is not None:
             member.runs.close()

@@ -16,6 +16,7 @@ from rota.flow.island import Operation
 from rota.flow.limit import Limit
 from rota.flow.page import GONE, READY, Log, Page
 from rota.flow.seats import Taken
+from rota.flow.standing import MOVES, OFF, Standing, is_allowed
 from rota.live.wire import island as asked
 from rota.live.wire.clock import now_s
 from rota.live.wire.peer import peer_of
@@ -41,7 +42,7 @@ class Member:
         self.number, self.connection, self._page = number, connection, page
         self.reader = wire.Reader(wire.ToHost)
         self.process = _process_of(connection)  # a descriptor of it; -1: not known
-        self.gone = False
+        self.standing = Standing.SILENT
         self.name = ""
         self.seat: Taken | None = None  # of the job that it is the program of
         self.order: list[int] = []  # slots, by worker
@@ -56,20 +57,35 @@ class Member:
         self.last = 0  # the number of its last operation
         self.outstanding = 0  # operations in the log
         self.finished = 0  # the last operation that a worker was seen to have finished
-        self.stands = False  # it has a grant for its devices,
-        self.retires = False  # or will have it once its turns are done
         self.whole = True  # all its workers are alive
         self.weight = 1.0
         self.busy_at_s = float("-inf")  # when something of it was last not over
-        self.leaves = False  # its devices: it has no new turns there, and will be away
-        self.away = False  # from its devices,
-        self.comes = False  # and about to come back
         self.wants: wire.Want | None = None  # what it has asked for while it was away
-        self.settled = True  # its workers are where they were told to be
         self.memory_bytes = 0  # at most held on a device
         self.slices: list[list[int]] = []  # the workers of each slice that it has used
         self.limit: Limit | None = None  # of its operations
         self.lost: list[int] | None = None  # the slots for which it asks for new workers
+
+    def become(self, standing: Standing) -> None:
+        """Change to another state. Raises FlowError for a change that there is not."""
+        if not is_allowed(self.standing, standing):
+            raise FlowError(f"client {self.number} is {self.standing}, and can't be {standing}")
+        self.standing = standing
+
+    @property
+    def gone(self) -> bool:
+        """True if nothing of it stays."""
+        return self.standing == Standing.GONE
+
+    @property
+    def is_off(self) -> bool:
+        """True if it has no devices, or its workers are not there yet."""
+        return self.standing in OFF
+
+    @property
+    def settled(self) -> bool:
+        """True if its workers are where they were last told to be."""
+        return self.standing not in MOVES
 
     def define(self, message: wire.DefineGangs) -> None:
         """The client tells of a program. Raises FlowError for one that can't be."""

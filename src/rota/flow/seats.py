@@ -29,8 +29,8 @@ class Seated(Protocol):
         """True if its workers are where they were last told to be."""
 
     @property
-    def away(self) -> bool:
-        """True if its workers are off their devices."""
+    def is_off(self) -> bool:
+        """True if it has no devices, or its workers are not there yet."""
 
 
 class Asker:
@@ -247,7 +247,7 @@ class Seats:
             try:
                 self._holder.put(seat, message.devices, message.cores)
             except FlowError:
-                seat.away |= seat.program is not None and seat.program.away
+                seat.away |= seat.program is not None and seat.program.is_off
                 raise
             seat.devices, seat.cores, seat.away = message.devices, message.cores, False
         seat.asked, seat.called = (asker, message.number), False
