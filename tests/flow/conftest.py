@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from rota import flow
-from rota.flow.host import SLOTS
-from rota.flow.page import FINISHED, HELD_BYTES, READY, Page
+from rota.flow.page import FINISHED, HELD_BYTES, READY, SLOTS, Page
 from support import flow_functions
 from support.flow_functions import Gate
 

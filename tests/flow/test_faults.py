@@ -24,10 +24,21 @@ from rota.errors import (
     WorkerLostError,
 )
 from rota.flow import wire
-from rota.flow.host import MOST_SILENT, SLOTS
+from rota.flow.host import MOST_SILENT
 from rota.flow.island import Island
 from rota.flow.order import LEAST_COST_S, Stride
-from rota.flow.page import HELD_BYTES, HOST, LOG, PRESENT, RING, SOCKET, Bells, Log, Page
+from rota.flow.page import (
+    HELD_BYTES,
+    HOST,
+    LOG,
+    PRESENT,
+    RING,
+    SLOTS,
+    SOCKET,
+    Bells,
+    Log,
+    Page,
+)
 from support import flow_faults as functions
 
 from .conftest import until
@@ -864,8 +875,8 @@ def test_a_folder_is_for_its_user_alone(island: flow.LocalIsland) -> None:
 
 POOR = """
 import resource, sys
-from rota.flow import host, page
-host.SLOTS, page.MEMBARRIER = 6, {}
+from rota.flow import floor, host, page
+floor.SLOTS, page.MEMBARRIER = 6, {}
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
 host.main()
 """

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from rota.errors import RotaError
-from rota.flow.host import SLOTS
-from rota.flow.page import HELD_BYTES, LOG
+from rota.flow.page import HELD_BYTES, LOG, SLOTS
 from support.flow_programs import Story
 
 from .conftest import Island

@@ -21,8 +21,7 @@ import torch
 from rota import flow
 from rota.errors import FlowError, InputError, SliceChangedError, WorkerLostError
 from rota.flow.client import Client
-from rota.flow.host import SLOTS
-from rota.flow.page import FINISHED, PLACED, Page
+from rota.flow.page import FINISHED, PLACED, SLOTS, Page
 from rota.live.wire import island
 from rota.live.wire.island import CONTROL, Called, Done, FromIsland, Lines, Seen, line_of
 from support.flow_functions import Gate

@@ -65,9 +65,8 @@ class UnorderedHost(Host):
     """A host that has such an island."""
 
     def __init__(self, folder: Path, devices: int, *more: Any, **options: Any) -> None:
-        super().__init__(folder, devices, *more, **options)
-        self._island = FirstCome(range(devices))
-        self._barrier.works = False  # without which there are no grants
+        super().__init__(folder, devices, *more, island=FirstCome(range(devices)), **options)
+        self._floor.barrier.works = False  # without which there are no grants
 
 
 @contextmanager

@@ -556,13 +556,13 @@ class Client:
                 raise InputError("a buffer is another program's; fetch it by .result() and put it")
             each._live()
         lies = [each.lies for each in inputs]
-        trace = _traced(lies, build) if key is None else None
-        if trace is not None:
-            key = trace.structure()
+        built = _traced(lies, build) if key is None else None
+        if built is not None:
+            key = built.structure()
         place = (key, tuple(lies))
         ready = self._programs.get(place)
         if ready is None:
-            ready = self._programs[place] = self._define(trace or _traced(lies, build))
+            ready = self._programs[place] = self._define(built or _traced(lies, build))
         elif ready.era != self._era:  # it tells of workers that were lost
             ready = self._programs[place] = self._define(ready.trace)
         return self._run(ready, inputs)

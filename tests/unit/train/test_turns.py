@@ -43,7 +43,7 @@ class Seen:
 
     def until_rung(self):
         """Wait for a rank to ring, and look then."""
-        assert select.select([self.host._bells.own(HOST)], [], [], 20)[0], "nobody has rung"
+        assert select.select([self.host._floor.bells.own(HOST)], [], [], 20)[0], "nobody has rung"
         self.looks()
 
 
@@ -65,7 +65,7 @@ def both_begin(seen, gang):
     """Both ranks of a gang have their turns."""
     threads = [begins(turns) for turns in gang.ranks]
     while any(thread.is_alive() for thread in threads):
-        if select.select([seen.host._bells.own(HOST)], [], [], 0.05)[0]:
+        if select.select([seen.host._floor.bells.own(HOST)], [], [], 0.05)[0]:
             seen.looks()
         for thread in threads:
             thread.join(0.01)
@@ -75,7 +75,7 @@ def test_a_step_waits_for_the_end_of_anothers_on_both_devices(seen, tmp_path):
     first, second = Gang(seen.host, tmp_path, "first"), Gang(seen.host, tmp_path, "second")
     both_begin(seen, first)
     threads = [begins(turns) for turns in second.ranks]
-    page = seen.host._page
+    page = seen.host._floor.page
     while any(page.of(slot, READY) == 0 for slot in second.slots):
         pass
     seen.looks()
@@ -95,7 +95,7 @@ def test_a_rank_that_leaves_in_its_turn_leaves_nobody_waiting(seen, tmp_path):
         turns.leave()
     both_begin(seen, second)
     assert first.said == ["first", "first", None, None]
-    assert len(seen.host._members) == 1
+    assert len(seen.host._floor.members) == 1
 
 
 def test_a_rank_goes_on_without_turns_once_its_seat_is_taken_away(seen, tmp_path):
@@ -108,7 +108,7 @@ def test_a_rank_goes_on_without_turns_once_its_seat_is_taken_away(seen, tmp_path
         turns.end()
         turns.begin()
     assert [turns.key for turns in gang.ranks] == [None, None]
-    assert [seen.host._page.of(slot, READY) for slot in gang.slots] == [GONE, GONE]
+    assert [seen.host._floor.page.of(slot, READY) for slot in gang.slots] == [GONE, GONE]
 
 
 def test_a_rank_that_waits_for_one_that_has_left_gets_its_turn(seen, tmp_path):
@@ -120,11 +120,11 @@ def test_a_rank_that_waits_for_one_that_has_left_gets_its_turn(seen, tmp_path):
     while thread.is_alive():
         seen.looks()
         thread.join(0.01)
-    assert seen.host._page.head(0) == gang.slots[0]
+    assert seen.host._floor.page.head(0) == gang.slots[0]
 
 
 def test_a_rank_that_skips_steps_loses_its_seat(seen, tmp_path):
     gang = Gang(seen.host, tmp_path, "gang")
-    seen.host._page.tell(gang.slots[0], READY, 3)
+    seen.host._floor.page.tell(gang.slots[0], READY, 3)
     seen.looks()
-    assert not seen.host._members
+    assert not seen.host._floor.members
