@@ -18,10 +18,12 @@ from rota.folder import Folder
 from rota.live.agent.answers import look_up
 from rota.live.agent.line_times import times_file
 from rota.live.controller.cleaner import Cleaner
+from rota.live.controller.counts import Counts, ProcessCounts
 from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.job_index import JobIndex
 from rota.live.controller.loop import Controller
+from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.room import Room
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire.questions import Found, Question
@@ -65,6 +67,11 @@ class StandInController:
         # Whoever asks one part of a controller asks all of this one.
         self.record = self.jobs = self.sweeps = self.telemetry = self.journal = self.agents = self
         self.searches = self.supply = self
+        self.counts, self.process_counts = Counts(self.state), ProcessCounts()
+        self.state.observers.append(self.counts.note)
+        self.outboxes = Outboxes()
+        self.heard_s: dict[str, float] = {}
+        self.vitals: dict[str, dict[str, Any]] = {}
         self.being_cleaned: Counter[int] = Counter()
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
@@ -109,6 +116,9 @@ class StandInController:
 
     def now_s(self) -> float:
         return time.time()
+
+    def write_down(self) -> bool:
+        return True
 
     def turn(self) -> None:
         """One decision; what it starts runs."""

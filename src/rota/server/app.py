@@ -27,6 +27,7 @@ from rota.server.calls import Caller, body_hash, checked_key, json_body, within_
 from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.job_list import JobQuery, job_page, job_query
+from rota.server.metrics import Metrics, render
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
@@ -283,6 +284,14 @@ def _closed(controller: Any, name: str, changed: bool) -> JSONResponse:
 def _process_routes(controller: Any) -> APIRouter:
     """Routes about the controller's process, and the one that agents call."""
     router = APIRouter()
+    metrics = Metrics(controller)
+
+    @router.get("/metrics")
+    async def scrape(accept: Annotated[str, Header()] = "") -> Response:
+        """The cluster in numbers, in the format of Prometheus or in OpenMetrics."""
+        snapshot = metrics.snapshot()
+        text, content_type = await run_in_threadpool(render, snapshot, accept)
+        return Response(text, headers={"content-type": content_type})
 
     @router.get("/healthz")
     async def healthz() -> JSONResponse:

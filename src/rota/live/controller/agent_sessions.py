@@ -179,6 +179,7 @@ class AgentSessions:
             self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host))
         elif hello.get("millicores", had := state.nodes[known].millicores) != had:
             self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
+        self._record.heard_s[node] = now_s
         self._record.held_by[node] = hello.get("held_by") or NOT_HELD
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:
@@ -189,6 +190,7 @@ class AgentSessions:
         findings = reconcile(
             state, node, attempts, now_s, self._record.losses, self._record.last_node
         )
+        self._record.process_counts.conflicts += len(findings.kill) + len(findings.drop)
         for event in findings.events:
             self._journal.note(event)
         repeated = [
@@ -234,6 +236,7 @@ class AgentSessions:
         """
         check_from_agent(message)
         kind, now_s = message["type"], self._record.now_s()
+        self._record.heard_s[node] = now_s
         if kind in ("done", "failed"):
             self._command_answered(message, now_s)
             return
@@ -248,6 +251,9 @@ class AgentSessions:
             return
         if kind == "cores":
             self._note_cores(node, message, now_s)
+            return
+        if kind == "vitals":
+            self._record.vitals[node] = message
             return
         if kind == "set_aside":
             notice.warning("node %s: %s", node, message["what"])

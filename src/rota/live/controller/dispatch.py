@@ -46,7 +46,7 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
         "background": spec.is_background,
         "max_slowdown": spec.max_slowdown,
         "millicores": command.millicores,
-        "program": program._asdict() | {"env": dict(program.env)},
+        "program": program._asdict() | {"env": record.environment(command.row) | dict(program.env)},
         "name": spec.name,
         "at_s": record.state.changed_s[command.row],
     }

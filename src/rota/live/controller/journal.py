@@ -93,6 +93,7 @@ class Journal:
 
     def append(self, events: Sequence[Event], **how: Any) -> None:
         """Write events to the log, using the reserve if needed. Raises StoreError."""
+        began_s = time.perf_counter()
         with self.giving_up():
             try:
                 self._record.store.append(events, **how)
@@ -100,6 +101,7 @@ class Journal:
                 if not self.room.give_up():
                     raise
                 self._record.store.append(events, **how)
+        self._record.process_counts.transaction_s.add(time.perf_counter() - began_s)
 
     def give_up(self, why: str) -> None:
         """Stop the controller: its state and what is on disk may differ now."""

@@ -10,9 +10,10 @@ written down; what has come stays in memory, and the controller continues once t
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.errors import StoreLostError
 from rota.folder import Folder
@@ -23,7 +24,7 @@ from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
-from rota.live.controller.record import Record
+from rota.live.controller.record import Record, Watcher
 from rota.live.controller.recovery import DRAINED, overdue
 from rota.live.controller.room import Room
 from rota.live.controller.supply import Supply
@@ -59,6 +60,23 @@ log = logging.getLogger("rota.controller")
 notice = logging.getLogger("rota.notice")  # shown to whoever has started `rota up` as well
 
 
+class Cycle(NamedTuple):
+    """One decision and what followed, in seconds of a steady clock: until ``snapshot_s`` the view
+    was made, until ``policy_s`` the policy decided, until ``commit_s`` all was written down.
+
+    ``at_s`` is when it was taken by the cluster's clock, ``changed`` how many jobs it gives other
+    GPUs than before.
+    """
+
+    at_s: float
+    seq: int
+    changed: int
+    began_s: float
+    snapshot_s: float
+    policy_s: float
+    commit_s: float
+
+
 class Controller:
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way.
 
@@ -74,6 +92,7 @@ class Controller:
         policy_name: str,
         provider: Provider,
         room: Room | None = None,
+        watchers: Iterable[Watcher] = (),
     ) -> None:
         self._policy = checked(policy)
         self.policy_name = policy_name
@@ -83,7 +102,7 @@ class Controller:
         self.fills: bool = policy.fill is not None
         self._provider = provider
         self.room = room or Room(folder, keeps_reserve=False)
-        self.record = Record(store, folder)
+        self.record = Record(store, folder, watchers)
         self.state = self.record.state
         self.journal = Journal(self.record, self.room)
         self.questions = Questions(self.record.outboxes)
@@ -100,6 +119,8 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self.policy_error: str | None = None  # why the last decision was none, if so
+        self.on_cycle: Callable[[Cycle], None] = lambda cycle: None  # told of each decision
+        self._cycle: Cycle | None = None  # the decision of this turn, until it is written down
         self._paced_until_s = 0.0
         self._await_until_s = 0.0
         self.state.epoch = store.next_epoch()
@@ -227,7 +248,12 @@ class Controller:
             return
         if not (self.agents.ends_jobs or self._awaits()):
             self._advance()
-        self.journal.write_down()
+        is_written = self.journal.write_down()
+        cycle, self._cycle = self._cycle, None
+        if cycle is not None and is_written:
+            cycle = cycle._replace(commit_s=time.perf_counter())
+            self.record.process_counts.cycle_s.add(cycle.commit_s - cycle.began_s)
+            self.on_cycle(cycle)
 
     def _awaits(self) -> bool:
         """True if some agents have yet to report the jobs that ended without a controller."""
@@ -277,8 +303,10 @@ class Controller:
     def _decide(self, now_s: float) -> None:
         """Ask the policy. If it fails, the last plan stays in force, and it is asked again."""
         self._policy_retry_at_s = self.policy_error = None
+        laps = [time.perf_counter()]
         try:
-            event = take_decision(self.state, self._policy, now_s)
+            lap = partial(_note_time, laps)
+            event = take_decision(self.state, self._policy, now_s, lap)
         except Exception as error:  # a policy is anybody's code
             log.exception("policy %s failed; the last plan stays", identity(self._policy))
             self.policy_error = str(error)
@@ -287,6 +315,9 @@ class Controller:
             self._policy_retry_at_s = now_s + POLICY_RETRY_S
             return
         self.journal.unwritten.append(event)
+        began_s, viewed_s, decided_s = (*laps, laps[-1])[:3]
+        changed, times = len(event.allocations), (began_s, viewed_s, decided_s, decided_s)
+        self._cycle = Cycle(event.at_s, event.seq, changed, *times)
         self._log_warnings(event)
 
     def _log_warnings(self, event: DecisionTaken) -> None:
@@ -333,3 +364,7 @@ class Controller:
             if self.agents.awaited.isdisjoint(self.agents.seats_of(row)):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
+
+
+def _note_time(laps: list[float]) -> None:
+    laps.append(time.perf_counter())

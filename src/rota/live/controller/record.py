@@ -1,11 +1,13 @@
 """The live cluster's state from the event log, and answers about it."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
+from rota.live.controller.counts import Counts, ProcessCounts
 from rota.live.controller.job_index import JobIndex
 from rota.live.controller.last_id import read_last_id, write_last_id
 from rota.live.controller.lines import Lines
@@ -34,6 +36,9 @@ from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.store.events import EventStore
 
+# Is given the state before the log is read, and returns what is to be told of every event applied.
+Watcher = Callable[[ClusterState], Callable[[Event], None]]
+
 RECENT = 1000  # jobs whose names an unknown one is compared with
 
 
@@ -41,12 +46,13 @@ class Record:
     """The state, what was said about it, and the agents that are connected.
 
     Making one reads the whole event log of ``store``. Raises StoreError for one that this version
-    can't follow, with nothing changed.
+    can't follow, with nothing changed. ``watchers`` are told of the log's events too.
     """
 
-    def __init__(self, store: EventStore, folder: Folder) -> None:
+    def __init__(self, store: EventStore, folder: Folder, watchers: Iterable[Watcher] = ()) -> None:
         self.state = ClusterState()
         self.index = JobIndex(self.state)
+        self.counts, self.process_counts = Counts(self.state), ProcessCounts()
         self.searches = Searches(self.state, self.now_s)
         self.store = store
         self.folder = folder
@@ -63,12 +69,17 @@ class Record:
         self.outboxes = Outboxes()
         self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
+        self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
+        self.vitals: dict[str, Message] = {}  # by node: what its agent has told last of its use
+        # By row: variables that a job's processes get besides its own, which come first.
+        self.environment: Callable[[int], dict[str, str]] = lambda row: {}
         self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         # (row, attempt) -> when it was sent, and to which node
         self._launched: dict[tuple[int, int], tuple[float, str]] = {}
         self.lines = Lines()
         self.state.on_line = self._note_line
-        self.state.observers += [self.searches.note, self._remember]
+        self.state.observers += [self.searches.note, self._remember, self.counts.note]
+        self.state.observers += [watch(self.state) for watch in watchers]
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
             try:

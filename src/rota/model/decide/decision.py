@@ -1,5 +1,6 @@
 """One decision: ask the policy, check its plan, and make it an event."""
 
+from collections.abc import Callable
 from functools import partial
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -37,18 +38,23 @@ class Decider:
         self._state = state
         self._view = View(state, 0.0, policy)
 
-    def decide(self, now_s: float) -> DecisionTaken:
+    def decide(self, now_s: float, lap: Callable[[], None] | None = None) -> DecisionTaken:
         """Let the policy decide at ``now_s`` and apply its plan.
 
-        Raises PlanError, before anything has changed, if the plan breaks the contract, and
+        ``lap`` is called once the view is ready, and again once the policy has decided. Raises
+        PlanError, before anything has changed, if the plan breaks the contract, and
         PolicyError if the policy raises anything.
         """
         state, view = self._state, self._view
         if not view.renew(now_s):
             view = self._view = View(state, now_s, self.policy)
+        if lap is not None:
+            lap()
         if state.has_background_jobs and self._may_rest(now_s):
             return self._fill_alone(view)
         plan = self._plan(view)
+        if lap is not None:
+            lap()
         try:
             allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
         except (TypeError, ValueError):
@@ -183,9 +189,11 @@ def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[in
     return told
 
 
-def take_decision(state: ClusterState, policy: Any, now_s: float) -> DecisionTaken:
+def take_decision(
+    state: ClusterState, policy: Any, now_s: float, lap: Callable[[], None] | None = None
+) -> DecisionTaken:
     """Let ``policy`` decide on ``state`` at ``now_s`` once; see :meth:`Decider.decide`."""
-    return Decider(state, policy).decide(now_s)
+    return Decider(state, policy).decide(now_s, lap)
 
 
 def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
