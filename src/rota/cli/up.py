@@ -79,6 +79,14 @@ MOST_NAMED = 5  # processes that live on
     "sad; the same as --set cpus=HOW.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the controller and the agents that it starts write their logs: lines of text, or a "
+    "JSON object a line.",
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
@@ -100,6 +108,7 @@ def up(
     policy_name: str,
     settings: tuple[str, ...],
     cpus: str | None,
+    log_format: str,
     port: int,
     home: str | None,
 ) -> int | None:
@@ -136,6 +145,7 @@ def up(
         gpu_types=_gpu_types(gpu_types),
         host_memory_bytes=None if host_memory is None else parse_size("--host-memory", host_memory),
         log_limit_bytes=_log_limit_bytes(log_limit),
+        log_format=log_format,
         port=port,
         on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
     )

@@ -27,7 +27,7 @@ from rota.server.calls import Caller, body_hash, checked_key, json_body, within_
 from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.job_list import JobQuery, job_page, job_query
-from rota.server.metrics import Metrics, render
+from rota.server.metrics import Metrics, Snapshot
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
@@ -290,7 +290,7 @@ def _process_routes(controller: Any) -> APIRouter:
     async def scrape(accept: Annotated[str, Header()] = "") -> Response:
         """The cluster in numbers, in the format of Prometheus or in OpenMetrics."""
         snapshot = metrics.snapshot()
-        text, content_type = await run_in_threadpool(render, snapshot, accept)
+        text, content_type = await run_in_threadpool(_render, snapshot, accept)
         return Response(text, headers={"content-type": content_type})
 
     @router.get("/healthz")
@@ -323,6 +323,12 @@ def _process_routes(controller: Any) -> APIRouter:
                 await websocket.close(1008)
 
     return router
+
+
+def _render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
+    from rota.server.exposition import render  # here: a start takes longer, and few are scraped
+
+    return render(snapshot, accept)
 
 
 class AgentChannel:

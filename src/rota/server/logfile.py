@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rota.live.logline import TEXT, formatter
+
 REPEATED_S = 60.0
 MOST_KNOWN = 1000  # different warnings and errors at a time
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -22,9 +24,12 @@ class _Repeated:
 class LogFile(logging.FileHandler):
     """A log in which each warning and error stands once in ``REPEATED_S``, then its number."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.monotonic, log_format: str = TEXT
+    ) -> None:
+        """``log_format`` is one of :data:`rota.live.logline.FORMATS`."""
         super().__init__(path)
-        self.setFormatter(logging.Formatter(FORMAT))
+        self.setFormatter(formatter(log_format, FORMAT, process="controller"))
         self._clock = clock
         self._repeated: dict[tuple[str, int, str, str], _Repeated] = {}  # the oldest first
 

@@ -1,38 +1,21 @@
-"""``GET /metrics``: the cluster in numbers, in the formats that Prometheus reads.
+"""The cluster in numbers, as ``GET /metrics`` tells them; ``exposition`` writes them down.
 
 Counters of what is in the event log go on where they were when a controller starts again. No label
 names a job: what labels name is finite, or cut off where it says so.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
-
 from rota import __version__
-from rota.live.controller.counts import Counts, Histogram, Labels, ProcessCounts
+from rota.live.controller.counts import Counts, Labels, ProcessCounts
 from rota.model.cluster import Node
 from rota.model.job import JobState
 from rota.model.reason import Reason
 
 MOST_NODES = 1000  # that have series of their own: those that joined first
-MOST_CHARS = 100  # of a label's value
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-_FAMILIES = {
-    COUNTER: CounterMetricFamily,
-    GAUGE: GaugeMetricFamily,
-    HISTOGRAM: HistogramMetricFamily,
-}
 _WAITING = frozenset(map(int, (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)))
 _RUNNING = int(JobState.RUNNING)
 
@@ -150,7 +133,7 @@ class Snapshot(NamedTuple):
 
 
 class Metrics:
-    """The metrics of a controller: :meth:`snapshot` on its loop, :func:`render` anywhere."""
+    """The metrics of a controller: :meth:`snapshot` on its loop, :func:`values` anywhere."""
 
     def __init__(self, controller: Any) -> None:
         self._controller = controller
@@ -191,51 +174,7 @@ class Metrics:
         )
 
 
-def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
-    """A scrape's answer and its content type, in the format that ``accept`` asks for."""
-    registry = CollectorRegistry()
-    registry.register(_Families(snapshot))
-    ProcessCollector(registry=registry)
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
-
-
-class _Families(Collector):
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Metric]:
-        told = _told(self._snapshot)
-        for name, described in METRICS.items():
-            if name in told:
-                yield _family(name, described, told[name])
-
-
-def _family(name: str, described: Described, values: Mapping[Labels, Any]) -> Metric:
-    family: Any = _FAMILIES[described.kind](name, described.meaning, labels=described.labels)
-    for labels, value in values.items():
-        shown = [_shown(label) for label in labels]
-        if isinstance(value, Histogram):
-            family.add_metric(shown, _buckets(value), value.total)
-        else:
-            family.add_metric(shown, value)
-    return family
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets, seen = [], 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        seen += count
-        buckets.append((floatToGoString(bound), float(seen)))
-    return buckets
-
-
-def _shown(text: str) -> str:
-    """A label's value: text that can be written in UTF-8, cut."""
-    return text[:MOST_CHARS].encode("utf-8", "replace").decode()
-
-
-def _told(snapshot: Snapshot) -> dict[str, Mapping[Labels, Any]]:
+def values(snapshot: Snapshot) -> dict[str, Mapping[Labels, Any]]:
     """The values of each metric of Rota's own, by its labels' values."""
     counts, process = snapshot.counts, snapshot.process
     in_all, free, packed = snapshot.gpus

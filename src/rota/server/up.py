@@ -13,6 +13,7 @@ from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
+from rota.live.logline import TEXT
 from rota.live.provider.local import LocalProvider, lay_out
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
@@ -33,6 +34,7 @@ def run_cluster(
     least_nodes: int | None = None,
     gpu_types: Sequence[str] = (),
     log_limit_bytes: int | None = None,
+    log_format: str = TEXT,
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
@@ -66,7 +68,7 @@ def run_cluster(
                 "and --home starts another cluster elsewhere"
             )
         opened = folder.close_to_others()
-        log = LogFile(folder.controller_log)
+        log = LogFile(folder.controller_log, log_format=log_format)
     except OSError as error:
         raise folder.unusable(error) from None
     logging.basicConfig(level=logging.INFO, handlers=[log], force=True)
@@ -83,7 +85,7 @@ def run_cluster(
         room.look()  # on a full disk there is room to start with from here on
         store = EventStore(folder.database)
         limits = host_memory_bytes, open_files, log_limit_bytes
-        provider = LocalProvider(folder, layout, *limits, least=least_nodes)
+        provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
         try:
             controller = Controller(store, folder, policy, policy_name, provider, room)
         except RotaError:

@@ -17,7 +17,10 @@ from rota.live.agent.cpu_groups import Groups, find, identity, keep, kept
 from rota.live.agent.cpus import WHOLE, Part, numa_nodes
 from rota.live.agent.devices import discover
 from rota.live.agent.processes import descendants
+from rota.live.logline import FORMATS, TEXT, formatter
 from rota.live.wire import clock
+
+LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 
 
 def main() -> None:
@@ -33,11 +36,15 @@ def main() -> None:
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
     parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
+    parser.add_argument("--log-format", choices=FORMATS, default=TEXT)
     options = parser.parse_args()
     if options.open_files is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.open_files, hard))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    about = {"process": "agent", "node": options.node}
+    handler.setFormatter(formatter(options.log_format, LOG_LINE, **about))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("websockets").setLevel(logging.WARNING)
     folder = Folder(options.home)
     folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)

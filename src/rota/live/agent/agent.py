@@ -41,6 +41,7 @@ from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
 from rota.live.agent.states import State
+from rota.live.agent.vitals import Vitals
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
@@ -53,6 +54,7 @@ CURVES_EVERY_S = 0.1
 SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # for adopted workers to say hello
+VITALS_EVERY_S = 5.0
 LOOK_AT_FOLDER_S = 0.5
 LOOK_AT_ISLAND_S = 0.5
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -104,6 +106,8 @@ class Agent:
             cores_stand_for_gpus=devices.kind == "cpu",
         )
         self._meter = Meter(devices, self.attempts.values)
+        gpus = devices.ids if devices.kind == "cuda" else ()
+        self._vitals = Vitals(gpus, self._meter.readings)
         self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
         memory_bytes = int(devices.memory_gb * 1e9) or HOST_BYTES // max(1, devices.num_gpus)
         self._island = IslandLink(
@@ -160,6 +164,7 @@ class Agent:
         self._spawn(self._save_again())
         self._spawn(self._watch_folder())
         self._spawn(self._watch_cpus())
+        self._spawn(self._tell_vitals())
         self._spawn(self._watch_island())
         self._spawn(self._meter.run())
         self._spawn(self._filling.run())
@@ -211,6 +216,12 @@ class Agent:
             await asyncio.sleep(LOOK_AT_CPUS_S)
             if self._cpus.look():
                 self._notify({"type": "cores", **self._cpus.told(), "why": self._cpus.why})
+
+    async def _tell_vitals(self) -> None:
+        """Tell the controller of the use of the node's machine, again and again."""
+        while True:
+            await asyncio.sleep(VITALS_EVERY_S)
+            self._notify({"type": "vitals", **self._vitals.read()})
 
     async def _adopt_island(self) -> None:
         """Find the host of flow jobs that an earlier agent has left."""

@@ -42,6 +42,7 @@ class Meter:
     def __init__(self, devices: Devices, attempts: Callable[[], Iterable[Attempt]]) -> None:
         self._devices = devices
         self._attempts = attempts
+        self.readings: dict[str, Reading] = {}  # the latest, by what CUDA calls the GPU
         self._seen: dict[Any, Seen] = {}
         self._cpu: WeakKeyDictionary[Attempt, tuple[float, float]] = WeakKeyDictionary()
 
@@ -98,8 +99,8 @@ class Meter:
         try:
             while True:
                 await asyncio.sleep(PERIOD_S)
-                ids = [self._devices.ids[gpu] for gpu in self._in_use()]
-                self.sample(await asyncio.to_thread(nvml.read, ids))
+                self.readings |= await asyncio.to_thread(nvml.read, list(self._devices.ids))
+                self.sample(self.readings)
         finally:
             nvml.close()
 

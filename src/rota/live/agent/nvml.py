@@ -22,6 +22,7 @@ class Reading(NamedTuple):
     memory: dict[int, int] | None  # bytes by process that has a context there
     busy: dict[int, float] | None  # part of the time that each kept the GPU busy; none: not at all
     util: float | None  # part of the time that anybody did
+    used_bytes: int | None = None  # of its memory, by whomever
 
 
 class Nvml:
@@ -48,12 +49,20 @@ class Nvml:
             handle = self._handle(gpu)
         except self._errors:
             return Reading(now_s, None, None, None)
-        return Reading(now_s, self._memory(handle), self._busy(handle), self._util(handle))
+        used_bytes = self._used_bytes(handle)
+        busy, util = self._busy(handle), self._util(handle)
+        return Reading(now_s, self._memory(handle), busy, util, used_bytes)
 
     def _handle(self, gpu: str) -> Any:
         if gpu.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(gpu))
         return self._nvml.nvmlDeviceGetHandleByUUID(gpu)
+
+    def _used_bytes(self, handle: Any) -> int | None:
+        try:
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except self._errors:
+            return None
 
     def _memory(self, handle: Any) -> dict[int, int] | None:
         try:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.folder import Folder, is_locked
+from rota.live.logline import TEXT
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 
 WATCH_EVERY_S = 0.5
@@ -80,7 +81,8 @@ class LocalProvider(Provider):
 
     ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default),
     ``open_files`` how many files each process of a job may open (None: as many as this process),
-    ``log_limit_bytes`` what the logs of a job may hold (None: the default of agents).
+    ``log_limit_bytes`` what the logs of a job may hold (None: the default of agents),
+    ``log_format`` one of :data:`rota.live.logline.FORMATS`, for agents that it starts.
     A node of former times that may still have jobs is taken over with the devices that it had,
     whether or not it is asked for: ``taken_over`` names these. With ``least`` it begins with so
     many of the nodes, and adds others as they are requested.
@@ -93,6 +95,7 @@ class LocalProvider(Provider):
         host_memory_bytes: int | None = None,
         open_files: int | None = None,
         log_limit_bytes: int | None = None,
+        log_format: str = TEXT,
         *,
         least: int | None = None,
     ) -> None:
@@ -106,6 +109,7 @@ class LocalProvider(Provider):
             "--host-memory": host_memory_bytes,
             "--open-files": open_files,
             "--log-limit": log_limit_bytes,
+            "--log-format": log_format,
         }
         options = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
         # The nodes share the machine's cores and memory evenly.

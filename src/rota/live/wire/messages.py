@@ -410,6 +410,22 @@ class Cores(Struct, kw_only=True):
     why: str = ""
 
 
+class GpuVitals(Struct, kw_only=True):
+    """Use of a GPU by all programs; None: its driver does not tell."""
+
+    busy: Annotated[float, Meta(ge=0, le=1)] | None = None  # part of the last second
+    memory_used_bytes: Bytes | None = None
+
+
+class Vitals(Struct, kw_only=True):
+    """Use of a node's machine by all programs. ``gpus`` are the node's; slots have none."""
+
+    cores_busy: Amount
+    memory_bytes: Bytes
+    memory_used_bytes: Bytes
+    gpus: Annotated[list[GpuVitals], Meta(max_length=MAX_NODE_GPUS)]
+
+
 class Refused(About, kw_only=True):
     """A batch was refused on so many ranks, for this reason."""
 
@@ -494,6 +510,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "registered": Abilities,
     "resized": Resized,
     "cores": Cores,
+    "vitals": Vitals,
     "refused": Refused,
     "model": About,
     "planned": About,
