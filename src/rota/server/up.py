@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -19,6 +19,16 @@ from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
 from rota.store.events import EventStore
+
+if TYPE_CHECKING:
+    from rota.server.traces import Traces
+
+# Each of these variables of OpenTelemetry asks for traces.
+TRACED_BY = (
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_TRACES_EXPORTER",
+)
 
 
 def run_cluster(
@@ -83,14 +93,18 @@ def run_cluster(
         open_files = raise_open_files()
         room = Room(folder)
         room.look()  # on a full disk there is room to start with from here on
+        traces = _traces(notice)
         store = EventStore(folder.database)
         limits = host_memory_bytes, open_files, log_limit_bytes
         provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
         try:
-            controller = Controller(store, folder, policy, policy_name, provider, room)
+            watchers = [] if traces is None else [traces.watch]
+            controller = Controller(store, folder, policy, policy_name, provider, room, watchers)
         except RotaError:
             store.close()
             raise
+        if traces is not None:
+            traces.begin(controller)
         _tell_of_others(notice, store, controller)
         run(
             controller,
@@ -98,6 +112,8 @@ def run_cluster(
             port=port,
             on_listen=lambda url: on_listen(url, controller, provider),
         )
+        if traces is not None:
+            traces.close()
         return controller
     except RotaError:
         logging.getLogger("rota.controller").exception("the controller could not go on")
@@ -108,6 +124,22 @@ def run_cluster(
     finally:
         notice.removeHandler(terminal)
         lock.close()
+
+
+def _traces(notice: logging.Logger) -> "Traces | None":
+    """What makes traces; None unless OpenTelemetry's variables ask for them and it is there."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    asked = next((name for name in TRACED_BY if os.environ.get(name)), None)
+    if asked is None or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    try:
+        from rota.server.traces import Traces
+    except ModuleNotFoundError as error:
+        text = '%s is set, and there are no traces: %s; install it with: pip install "rota[otel]"'
+        notice.warning(text, asked, error)
+        return None
+    return Traces()
 
 
 def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Controller) -> None:
