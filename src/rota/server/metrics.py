@@ -107,12 +107,16 @@ METRICS: dict[str, Described] = {
         HISTOGRAM, (), "A write to the event log, until it is on disk.", True
     ),
     "rota_disk_full": Described(GAUGE, (), "1 if the state folder's disk has too little room."),
-    "process_virtual_memory_bytes": Described(GAUGE, (), "Virtual memory of the controller."),
-    "process_resident_memory_bytes": Described(GAUGE, (), "Resident memory of the controller."),
-    "process_start_time_seconds": Described(GAUGE, (), "When the controller started (since 1970)."),
-    "process_cpu_seconds_total": Described(COUNTER, (), "CPU time of the controller.", True),
-    "process_open_fds": Described(GAUGE, (), "Open files of the controller."),
-    "process_max_fds": Described(GAUGE, (), "How many it may open."),
+    "process_virtual_memory_bytes": Described(GAUGE, (), "Virtual memory size in bytes."),
+    "process_resident_memory_bytes": Described(GAUGE, (), "Resident memory size in bytes."),
+    "process_start_time_seconds": Described(
+        GAUGE, (), "Start time of the process since unix epoch in seconds."
+    ),
+    "process_cpu_seconds_total": Described(
+        COUNTER, (), "Total user and system CPU time spent in seconds.", True
+    ),
+    "process_open_fds": Described(GAUGE, (), "Number of open file descriptors."),
+    "process_max_fds": Described(GAUGE, (), "Maximum number of open file descriptors."),
 }
 
 
