@@ -46,8 +46,11 @@ def scrape(controller):
 
 
 def samples(families, name):
-    """The samples of a metric, by the values of its labels."""
-    return {tuple(each.labels.values()): each.value for each in families[name].samples}
+    """The samples of a metric, by the values of its labels in the order of their names."""
+    return {
+        tuple(value for _, value in sorted(each.labels.items())): each.value
+        for each in families[name].samples
+    }
 
 
 def test_metrics_are_told_as_declared(controller):
@@ -66,8 +69,8 @@ def test_metrics_are_told_as_declared(controller):
     assert samples(told, "rota_pending_jobs") == {("(none)", "WAIT_RESOURCES"): 1}
     assert samples(told, "rota_gpu_allocated_ratio") == {(): 1.0}
     assert samples(told, "rota_nodes") == {("connected",): 1, ("silent",): 0, ("lost",): 0}
-    assert samples(told, "rota_gpu_busy_ratio") == {("here", "0"): 0.25}
-    assert samples(told, "rota_gpu_memory_used_bytes") == {("here", "0"): 7}
+    assert samples(told, "rota_gpu_busy_ratio") == {("0", "here"): 0.25}
+    assert samples(told, "rota_gpu_memory_used_bytes") == {("0", "here"): 7}
     assert samples(told, "rota_node_cores_busy") == {("here",): 1.5}
 
 
