@@ -180,7 +180,6 @@ class Traces:
             self._ids.given = None
         job.add_event("submitted", timestamp=_ns(spec.submit_s))
         job.add_event("ended", timestamp=_ns(end_s))
-        life.enter("", end_s)
         for name, since_s, until_s, attributes in life.spans:
             self._child(job, name, _ns(since_s), _ns(until_s), attributes)
         job.end(_ns(end_s))
