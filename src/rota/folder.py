@@ -46,6 +46,7 @@ class Folder:
             self.path / "clock.json"
         )  # how the cluster's time goes on: rota.live.controller.clock
         self.last_id = self.path / "last-id"  # the highest id that a job was given
+        self.commands = self.path / "notify"  # programs that hooks may run, put there by hand
         self.sweep_log = self.path / "sweep.log"  # of the process that drives searches
 
     def create(self) -> "Folder":

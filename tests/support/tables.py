@@ -1,6 +1,6 @@
 """The tables that the migrations of the event log are to make."""
 
-from sqlalchemy import Column, Integer, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Float, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
 metadata = MetaData()
 
@@ -33,4 +33,37 @@ identity = Table(  # one row, made with the file
     "identity",
     metadata,
     Column("identity", Text, primary_key=True),
+)
+
+hooks = Table(
+    "hook",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("news", Text, nullable=False),  # words with spaces between them
+    Column("private", Integer, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("at_s", Float, nullable=False),
+    Column("cursor", Integer, nullable=False),  # the event up to which all is in `delivery`
+)
+
+deliveries = Table(
+    "delivery",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("hook", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("word", Text, nullable=False),
+    Column("job_id", Text),
+    Column("body", Text, nullable=False),
+    Column("at_s", Float, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("next_at_s", Float, nullable=False),
+    Column("answer", Text, nullable=False),
+    UniqueConstraint("hook", "seq", name="delivery_hook_seq"),
+    Index("delivery_due", "hook", "state", "next_at_s"),
+    sqlite_autoincrement=True,
 )

@@ -109,6 +109,20 @@ CAUSES = ("failed", "out_of_memory", "node_failure")
 MAX_BACKOFF_S = 3600.0
 
 
+WEBHOOK, COMMAND = "webhook", "command"  # the kinds of hooks
+
+
+class Notice(NamedTuple):
+    """A wish of a job's user: the hook of that name and kind is told of these news of the job.
+
+    ``on`` are words of :data:`rota.model.news.JOB_NEWS`.
+    """
+
+    hook: str
+    on: tuple[str, ...]
+    kind: str = WEBHOOK
+
+
 class Retries(NamedTuple):
     """How often a job that would have failed starts anew, after which causes and what pause.
 
@@ -184,6 +198,7 @@ class JobSpec(NamedTuple):
     gpu_types: tuple[str, ...] = ()  # it runs on live nodes of these alone, if there are any
     cpus_per_gpu: tuple[int, int] | None = None  # least and most CPU cores for each of its GPUs
     share: Share | None = None  # its layer; None: a foreground job without wishes
+    notices: tuple[Notice, ...] = ()  # who is told of what happens to it
 
     @property
     def is_background(self) -> bool:

@@ -14,6 +14,7 @@ from rota.model.job import (
     Adapt,
     Dependency,
     Elastic,
+    Notice,
     Program,
     Retries,
     Share,
@@ -24,6 +25,7 @@ from rota.request.array import ARRAY
 from rota.request.batch import adapt_of, batch_fields
 from rota.request.dependencies import dependencies_field, dependencies_of
 from rota.request.launchers import launcher_of
+from rota.request.notify import notices_field, notices_of
 from rota.request.retries import retries_fields, retries_of
 from rota.request.share import share_fields, share_of
 from rota.request.values import (
@@ -62,6 +64,7 @@ FIELDS = (
     "setup",
     "share",
     "idle",
+    "notify",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -127,6 +130,7 @@ class JobRequest(NamedTuple):
     setup: str = ""
     share: Share | None = None
     idle_s: float | None = None  # a flow job without operations for so long is suspended
+    notices: tuple[Notice, ...] = ()  # hooks that are told of what happens to it
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -185,6 +189,8 @@ class JobRequest(NamedTuple):
             fields["share"] = share_fields(self.share)
         if self.idle_s is not None:
             fields["idle"] = self.idle_s
+        if self.notices:
+            fields["notify"] = notices_field(self.notices)
         return fields
 
 
@@ -257,6 +263,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         setup=_setup(fields.get("setup")),
         share=share_of(fields.get("share"), least, most, adapt, processes),
         idle_s=_idle_s(fields.get("idle"), processes),
+        notices=notices_of(fields.get("notify")),
     )
 
 

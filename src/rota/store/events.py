@@ -7,7 +7,7 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ LOCK_WAIT_S = 5.0
 PAGE = 2000  # events read at once
 ROOM_BYTES = 1 << 16  # a disk that has no room for so much is full
 CHECKPOINT_BYTES = 4 << 20  # of new events, after which the write-ahead log goes into the file
-COMMIT_BYTES = 3 * 4096  # bytes that a commit adds to the write-ahead log besides the events
+COMMIT_BYTES = 3 * 4096  # bytes that a commit adds to the write-ahead log besides events
 
 log = logging.getLogger("rota.store")
 
@@ -78,6 +78,7 @@ class EventStore:
         self._lost = ""  # why nothing can be read or written any more
         self._new_bytes = 0  # in the write-ahead log, about
         self.set_aside: Path | None = None
+        self.listeners: list[Callable[[Sequence[Event]], object]] = []  # of what was appended
         self._engine = create_engine(
             URL.create("sqlite", database=str(self.path)),
             connect_args={"check_same_thread": False, "timeout": LOCK_WAIT_S},
@@ -88,7 +89,7 @@ class EventStore:
         try:
             self._create()
             self._migrate()
-            ((self.identity,),) = self._read("SELECT identity FROM identity")
+            ((self.identity,),) = self.read("SELECT identity FROM identity")
             self._standing = self._look()
         except BaseException:
             self.close()
@@ -114,13 +115,15 @@ class EventStore:
         rows = [_row(item) for item in events]
         if not rows:
             return
-        with self._transaction(durable=durable) as driver:
+        with self.transaction(durable=durable) as driver:
             driver.executemany("INSERT INTO event (type, body) VALUES (?, ?)", rows)
             driver.executemany(
                 "INSERT INTO submission (user, key, body_hash, row) VALUES (?, ?, ?, ?)",
                 submissions,
             )
-        self._new_bytes += COMMIT_BYTES + sum(len(body) for _, body in rows)
+        for tell in self.listeners:
+            tell(events)
+        self._new_bytes += sum(len(body) for _, body in rows)
         if self._new_bytes > CHECKPOINT_BYTES:
             self._checkpoint()
 
@@ -131,7 +134,7 @@ class EventStore:
         """
         last = 0
         while True:
-            page = self._read(
+            page = self.read(
                 "SELECT seq, type, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?", last, PAGE
             )
             if not page:
@@ -143,7 +146,7 @@ class EventStore:
                         "restore the file from a copy, or move it away to start anew"
                     )
                 last = seq
-                yield self._event(seq, type_, body)
+                yield self.event(seq, type_, body)
 
     def records(self, after: int, upto: int, most: int) -> list[tuple[int, str, str]]:
         """(number, kind, body as JSON) of at most ``most`` events after one, up to another.
@@ -171,17 +174,48 @@ class EventStore:
 
     def next_epoch(self) -> int:
         """Count one more life of the controller, durably: 1, then 2, ..."""
-        with self._transaction(durable=True) as driver:
+        with self.transaction(durable=True) as driver:
             epoch = driver.execute("INSERT INTO controller_life DEFAULT VALUES").lastrowid
         assert epoch is not None
         return epoch
 
     def find_submission(self, user: str, key: str) -> Submission | None:
         """The user's submission under this key, if any."""
-        found = self._read(
+        found = self.read(
             "SELECT user, key, body_hash, row FROM submission WHERE user = ? AND key = ?", user, key
         )
         return Submission(*found[0]) if found else None
+
+    def read(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds. Raises StoreError."""
+        with self._guarded("can't be read"):
+            return self._driver.execute(query, values).fetchall()
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        """A transaction that is committed at the end, and undone if anything goes wrong.
+
+        A commit to a file that has been replaced raises StoreLostError all the same.
+        """
+        driver = self._driver
+        with self._guarded("can't be written"):
+            self._set_synchronous("FULL" if durable else "NORMAL")
+            driver.execute("BEGIN IMMEDIATE")
+            try:
+                yield driver
+                driver.execute("COMMIT")
+                self._new_bytes += COMMIT_BYTES
+            except BaseException:
+                if driver.in_transaction:  # some failures have undone it already
+                    driver.execute("ROLLBACK")
+                raise
+
+    def event(self, seq: int, type_: str, body: str) -> Event:
+        """The event of a row of the log. Raises StoreError."""
+        try:
+            return decode(json.loads(body) | {"type": type_})
+        except (ValueError, TypeError, RecursionError, StoreError) as error:
+            raise self.unreadable(seq, error) from None
 
     def close(self) -> None:
         """Close the file. Closing twice does no harm."""
@@ -225,29 +259,6 @@ class EventStore:
                     f"install that one, or set ROTA_HOME to another folder ({error})"
                 ) from None
             self._driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-
-    def _read(self, query: str, *values: Any) -> list[Any]:
-        """The rows that a query finds."""
-        with self._guarded("can't be read"):
-            return self._driver.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
-        """A transaction that is committed at the end, and undone if anything goes wrong.
-
-        A commit to a file that has been replaced raises StoreLostError all the same.
-        """
-        driver = self._driver
-        with self._guarded("can't be written"):
-            self._set_synchronous("FULL" if durable else "NORMAL")
-            driver.execute("BEGIN IMMEDIATE")
-            try:
-                yield driver
-                driver.execute("COMMIT")
-            except BaseException:
-                if driver.in_transaction:  # some failures have undone it already
-                    driver.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
@@ -307,12 +318,6 @@ class EventStore:
         if level != self._synchronous:
             self._driver.execute(f"PRAGMA synchronous={level}")
             self._synchronous = level
-
-    def _event(self, seq: int, type_: str, body: str) -> Event:
-        try:
-            return decode(json.loads(body) | {"type": type_})
-        except (ValueError, TypeError, RecursionError, StoreError) as error:
-            raise self.unreadable(seq, error) from None
 
     def unreadable(self, seq: int, why: object) -> StoreError:
         """The error for an event that this version can't read; ``seq`` counts from 1."""

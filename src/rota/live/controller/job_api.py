@@ -11,6 +11,7 @@ from rota.errors import (
     NotFoundError,
     StoreError,
     TransitionError,
+    closest,
 )
 from rota.live.controller.clock import local_time
 from rota.live.controller.job_files import JobFiles
@@ -87,6 +88,7 @@ class Entry(NamedTuple):
             gpu_types=request.gpu_types,
             cpus_per_gpu=request.cpus_per_gpu,
             share=request.share,
+            notices=request.notices,
         )
 
 
@@ -114,6 +116,7 @@ class JobApi:
             )
         self._check_types(request)
         self._check_host(request)
+        self._check_notices(request)
         self.dependencies(request)
 
     def _check_types(self, request: JobRequest) -> None:
@@ -167,6 +170,18 @@ class JobApi:
                 f"NEVER_FITS: resources.cpus_per_gpu is {least} at least, {least * gpus} cores for "
                 f"{gpus_text(gpus)}, and the largest node has {cores:g}; {fix}"
             )
+
+    def _check_notices(self, request: JobRequest) -> None:
+        """Refuse a job that names a hook which is not there. Raises JobFileError."""
+        if not request.notices:
+            return
+        kinds = {hook.name: hook.kind for hook in self._record.deliveries.hooks()}
+        for notice in request.notices:
+            known = [name for name, kind in kinds.items() if kind == notice.kind]
+            if notice.hook not in known:
+                hint = closest(notice.hook, known)
+                fix = f"did you mean {hint}?" if hint else "`rota notify list` shows what there is"
+                refuse(f"notify.{notice.kind}", notice.hook, f"there is none of this name; {fix}")
 
     def dependencies(self, request: JobRequest) -> tuple[Dependency, ...]:
         """The jobs that the job is to wait for, by id.

@@ -34,6 +34,7 @@ from rota.model.events import (
 )
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
+from rota.store.deliveries import Deliveries
 from rota.store.events import EventStore
 
 # Is given the state before the log is read, and returns what is to be told of every event applied.
@@ -55,6 +56,7 @@ class Record:
         self.counts, self.process_counts = Counts(self.state), ProcessCounts()
         self.searches = Searches(self.state, self.now_s)
         self.store = store
+        self.deliveries = Deliveries(store)
         self.folder = folder
         self.latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
         self._history: dict[int, list[tuple[float, int]]] = {}
