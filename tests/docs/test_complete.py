@@ -48,6 +48,7 @@ from rota.request.searchspace import KINDS
 from rota.scenario.case import Case, Workload, run_case
 from rota.server import jobs, profiles
 from rota.server.app import create_app
+from rota.server.notify.notifier import Notifier
 from rota.server.problems import STATUS
 from rota.server.sweepdriver import SweepDriver
 from rota.sim.machine import Costs
@@ -269,7 +270,9 @@ def test_the_variables_that_the_source_names_are_those_that_are_explained() -> N
 def paths_of_api(tmp_path: Path) -> dict[str, Any]:
     folder = Folder(tmp_path).create()
     driver = SweepDriver(lambda: False, folder)
-    paths: dict[str, Any] = create_app(StandInController(folder), folder, driver).openapi()["paths"]
+    controller = StandInController(folder)
+    notifier = Notifier(controller.deliveries, controller.state, controller.now_s, folder)
+    paths: dict[str, Any] = create_app(controller, folder, driver, notifier).openapi()["paths"]
     return paths
 
 

@@ -49,6 +49,7 @@ from rota.request.jobfile import JobRequest
 from rota.server.door import Door
 from rota.server.serve import serve
 from rota.server.sweepdriver import SweepDriver
+from rota.store.deliveries import Hook
 from rota.store.events import EventStore
 
 NODE = "here"
@@ -98,6 +99,7 @@ class StandInController:
         self.lost_s: dict[str, float] = {}
         self.index = JobIndex(self.state)
         self.store = SimpleNamespace(identity="0" * 32)
+        self.deliveries = NoDeliveries()
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 
     @property
@@ -251,6 +253,13 @@ class StandInController:
             }
             for n in self.state.nodes
         ]
+
+
+class NoDeliveries:
+    """Deliveries to no hook."""
+
+    def hooks(self) -> list[Hook]:
+        return []
 
 
 class NoAgents(Provider):

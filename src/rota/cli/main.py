@@ -55,6 +55,7 @@ COMMANDS = {
         "doctor": Entry("rota.cli.doctor:doctor", "Check what this machine offers to jobs."),
         "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
         "node": Entry("rota.cli.node:node", "Cordon and drain nodes, and enable them again."),
+        "notify": Entry("rota.cli.notify:notify", "Tell webhooks and commands of events."),
         "nodes": Entry("rota.cli.looking:nodes", "List nodes and who holds their GPUs."),
     },
     "Simulator": {

@@ -1,7 +1,9 @@
 """The synchronous client of the controller's HTTP API."""
 
+import base64
 import os
 import re
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +19,12 @@ from rota.folder import Folder
 from rota.model.job import JobState
 from rota.model.sweep import Value
 from rota.request.jobfile import JobRequest, with_inherited
+from rota.request.notify import HOOK_NAME, SECRET_PREFIX
 from rota.request.sweepfile import SweepRequest
 from rota.request.values import JOB
 
 END_TIMEOUT_S = 90.0
+TEST_TIMEOUT_S = 90.0  # a command has a minute
 MOST_NAMED = 5  # jobs that a cluster waits for
 
 # What may be asked for by name: its noun, the names that it can have, and the way to one.
@@ -32,6 +36,7 @@ _NAMED = {
         re.compile(r"(?!\.{1,2}\Z)[^/]{1,255}\Z"),
         "write a node's name; `rota nodes --all` lists them",
     ),
+    "hooks": ("hook", HOOK_NAME, "write a hook's name; `rota notify list` lists them"),
 }
 
 
@@ -454,6 +459,55 @@ class Client:
     def enable(self, node: str) -> dict[str, Any]:
         """Let a cordoned or drained node take jobs again. Returns the node, and ``changed``."""
         return self._call("POST", _path("nodes", node, "enable"))
+
+    # -- hooks, which are told of events -------------------------------------------------------
+
+    def hooks(self) -> list[dict[str, Any]]:
+        """The hooks by name, each with the numbers of its deliveries by state."""
+        return self._list("hooks")
+
+    def add_hook(
+        self,
+        name: str,
+        *,
+        webhook: str | None = None,
+        command: str | None = None,
+        on: Sequence[str] = (),
+        allow_private: bool = False,
+        secret: str | None = None,
+    ) -> dict[str, Any]:
+        """Add a webhook, by its URL, or a command, by its name in the state folder.
+
+        It is told of the news ``on``, and of those that job files want it to be told of. Returns
+        the hook; that of a webhook has the ``secret`` that signs what it is sent, by default a new
+        one, which no other call returns. Raises TransitionError if another one has the name.
+        """
+        body: dict[str, Any] = {"name": name, "on": list(on)}
+        if command is not None:
+            return self._call("POST", "/hooks", json_body=body | {"command": command})
+        secret = secret or SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+        body |= {"webhook": webhook, "allow_private": allow_private, "secret": secret}
+        return self._call("POST", "/hooks", json_body=body) | {"secret": secret}
+
+    def remove_hook(self, name: str) -> dict[str, Any]:
+        """Remove a hook, and what it has yet to be told. Returns the hook as it was."""
+        return self._call("DELETE", _path("hooks", name))
+
+    def test_hook(self, name: str) -> dict[str, Any]:
+        """Send a hook something, once. Returns if it ``arrived``, and its ``answer`` in words."""
+        return self._call("POST", _path("hooks", name, "test"), timeout_s=TEST_TIMEOUT_S)
+
+    def deliveries(
+        self, *, hook: str | None = None, state: str | None = None, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """What hooks were told and are to be told, the newest last.
+
+        ``state`` is ``waiting``, ``delivered`` or ``given_up``.
+        """
+        params = {"hook": hook, "state": state, "limit": limit}
+        return list(self._call("GET", "/deliveries", params=params)["deliveries"])
+
+    # -- figures and the end -------------------------------------------------------------------
 
     def profiles(self) -> list[dict[str, Any]]:
         """Measurements of each kind of jobs; kinds with the latest news come first."""

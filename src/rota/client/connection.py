@@ -63,6 +63,7 @@ class Connection:
         json_body: Any = None,
         headers: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
         """One call, repeated while nobody answers, or an agent that would have to is away: every
         call of ours can be made twice.
@@ -81,6 +82,7 @@ class Connection:
                     f"{url}/api/v1{path}",
                     params=given,
                     content=content,
+                    timeout=timeout_s,
                     headers=self.headers()
                     | {"Content-Type": "application/json"}
                     | dict(headers or {}),
@@ -95,7 +97,7 @@ class Connection:
                 retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
                 if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
                     raise UnreachableError(
-                        f"the controller at {url} has not answered within {TIMEOUT_S:.0f} s; what "
+                        f"the controller at {url} has not answered within {timeout_s:.0f} s; what "
                         "it was asked for may still be done: look with rota ps before asking again"
                     ) from None
                 if not retry or time.monotonic() + pause_s > deadline:

@@ -78,7 +78,7 @@ def news_of(event: Event, spec: JobSpec | None) -> News:
         facts = {"name": event.name, "outcome": event.outcome, "message": message}
         return News("sweep_ended", ("sweep_ended",), sentence, {"sweep": facts})
     assert spec is not None
-    job = {
+    job: dict[str, Any] = {
         "id": spec.job_id,
         "name": spec.name,
         "user": spec.user,

@@ -28,6 +28,8 @@ from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.job_list import JobQuery, job_page, job_query
 from rota.server.metrics import Metrics, Snapshot
+from rota.server.notify.notifier import Notifier
+from rota.server.notify.routes import hook_routes
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
@@ -38,11 +40,11 @@ MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
 log = logging.getLogger("rota.server")
 
 
-def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
+def create_app(controller: Any, folder: Folder, driver: SweepDriver, notifier: Notifier) -> FastAPI:
     """The API of one controller, with the tokens of ``folder``, made if they are not there yet.
 
     The controller is a :class:`rota.live.controller.loop.Controller`, running in the same event
-    loop, as is the ``driver`` of its searches.
+    loop, as is the ``driver`` of its searches; ``notifier`` tells its hooks.
     """
     app = FastAPI(
         title="Rota",
@@ -54,6 +56,7 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     app.include_router(_job_routes(controller), prefix="/api/v1")
     app.include_router(_reading_routes(controller), prefix="/api/v1")
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
+    app.include_router(hook_routes(controller, folder, notifier), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(_process_routes(controller))
     streams = app.state.streams = Streams(controller)

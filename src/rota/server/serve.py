@@ -19,6 +19,7 @@ from rota.folder import Folder
 from rota.server.app import create_app
 from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, usual_limits
 from rota.server.guard import MAX_BODY_BYTES
+from rota.server.notify.notifier import Notifier
 from rota.server.sweepdriver import SweepDriver
 
 GRACE_S = 5  # for calls still being answered at the end
@@ -50,21 +51,24 @@ async def serve(
     """Start the controller and serve its API until SIGTERM or SIGINT.
 
     The order: bind (port 0 takes a free one), ``controller.start()``, listen, write
-    ``server.json``, begin to look after searches (``driver`` does that, by default the usual one),
-    call ``on_listen(url)``. At the end, or when it is cancelled: ``server.json`` goes, no call is
-    taken any more, the driver ends, ``controller.stop()`` (agents can still hear), then
-    connections are closed. ``door`` says how many there may be, by default what the number of open
-    files allows. Raises InputError for an address that is not loopback or is taken; what
-    the controller's start and stop raise comes through.
+    ``server.json``, begin to look after searches (``driver`` does that, by default the usual one)
+    and to tell hooks, call ``on_listen(url)``. At the end, or when it is cancelled:
+    ``server.json`` goes, no call is taken any more, the driver and the telling of hooks end,
+    ``controller.stop()`` (agents can still hear), then connections are closed. ``door`` says how
+    many there may be, by default what the number of open files allows. Raises InputError for an
+    address that is not loopback or is taken; what the controller's start and stop raise comes
+    through.
     """
     sock = bind(host, port)
     with contextlib.closing(sock):
         url = _url(sock)
         driver = driver or SweepDriver(lambda: controller.record.searches.is_any_open, folder)
         controller.record.searches.on_news = driver.tell_news
-        app = create_app(controller, folder, driver)
+        record = controller.record
+        notifier = Notifier(record.deliveries, controller.state, controller.now_s, folder)
+        app = create_app(controller, folder, driver, notifier)
         config = _config(app, door or Door(usual_limits()))
-        server = _Server(config, controller, driver, folder, url, on_listen)
+        server = _Server(config, controller, driver, notifier, folder, url, on_listen)
         watch = asyncio.create_task(server.end_with(controller))
         try:
             await controller.start()
@@ -86,6 +90,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         controller: Any,
         driver: SweepDriver,
+        notifier: Notifier,
         folder: Folder,
         url: str,
         on_listen: Callable[[str], None] | None,
@@ -93,6 +98,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._controller = controller
         self._driver = driver
+        self._notifier = notifier
         self._folder = folder
         self._url = url
         self._on_listen = on_listen
@@ -106,6 +112,7 @@ class _Server(uvicorn.Server):
             sock.listen(WAITING_TO_CONNECT)
         self._announce()
         self._driver.start()
+        self._notifier.start()
         if self._on_listen:
             self._on_listen(self._url)
 
@@ -126,11 +133,12 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def stop_controller(self) -> None:
-        """Stop it, once, and before it the driver, which could only call in vain."""
+        """Stop it, once, and before it those who would call it or its store in vain."""
         if not self._stopped:
             self._stopped = True
             self._end_streams()
             await self._driver.stop()
+            await self._notifier.stop()
             await self._controller.stop()
 
     @contextlib.contextmanager

@@ -169,6 +169,13 @@ class Deliveries:
                 told,
             )
 
+    def num_waiting(self, hook: str) -> int:
+        """Number of a hook's deliveries that wait."""
+        ((number,),) = self.store.read(
+            "SELECT count(*) FROM delivery WHERE hook = ? AND state = ?", hook, WAITING
+        )
+        return int(number)
+
     def counts(self, hook: str) -> Counts:
         """How many of a hook's deliveries stand how."""
         rows = self.store.read(
@@ -179,8 +186,8 @@ class Deliveries:
             "ORDER BY tries DESC, id DESC LIMIT 1",
             *(hook, DELIVERED),
         )
-        known = dict(rows)
-        return Counts(*(known.get(state, 0) for state in STATES), failed[0][0] if failed else "")
+        known = dict.fromkeys(STATES, 0) | dict(rows)
+        return Counts(**known, error=failed[0][0] if failed else "")
 
     def list(self, hook: str | None, state: str | None, most: int) -> list[Delivery]:
         """The newest deliveries, of one hook and in one state if given, the newest last."""
@@ -191,4 +198,3 @@ class Deliveries:
             *(hook, state, most),
         )
         return [Delivery(*row) for row in reversed(rows)]
-

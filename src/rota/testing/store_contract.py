@@ -61,6 +61,7 @@ from rota.model.job import (
     Elastic,
     JobSpec,
     JobState,
+    Notice,
     Program,
     Retries,
     Share,
@@ -116,6 +117,7 @@ def every_event() -> list[Event]:
         JobSubmitted(
             0.54, JobSpec("13", 2, 0.54, share=Share("foreground", 1.1, 4.0), program=flow)
         ),
+        JobSubmitted(0.55, JobSpec("14", 1, 0.55, notices=(Notice("team", ("failed",)),))),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         SuspendRequested(2.1, 0, by_itself=True),

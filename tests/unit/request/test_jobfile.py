@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Retries, Share
+from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Notice, Retries, Share
 from rota.request.jobfile import (
     FIELDS,
     SUSPEND,
@@ -352,6 +352,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         ),
         idle_s=st.none() | st.floats(0.001, 1e8),
         tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
+        notices=st.just(()) | st.just((Notice("team", ("failed", "ended")),)),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),
     )

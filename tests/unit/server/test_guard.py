@@ -11,6 +11,7 @@ from websockets.sync.client import connect
 from rota.folder import Folder
 from rota.server.app import create_app
 from rota.server.guard import MAX_BODY_BYTES, OPEN_PATHS
+from rota.server.notify.notifier import Notifier
 from rota.server.sweepdriver import SweepDriver
 from support.served import StandInController
 
@@ -36,9 +37,9 @@ def routes_of(app):
 
 @pytest.fixture
 def routes(folder):
-    return routes_of(
-        create_app(StandInController(folder), folder, SweepDriver(lambda: False, folder))
-    )
+    controller = StandInController(folder)
+    notifier = Notifier(controller.deliveries, controller.state, controller.now_s, folder)
+    return routes_of(create_app(controller, folder, SweepDriver(lambda: False, folder), notifier))
 
 
 def status(cluster, method, path, headers):

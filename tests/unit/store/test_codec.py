@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
-from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Share, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Notice, Program, Share, Suspension
 from rota.model.notes import DesiredNodes, Notes, Packed
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
@@ -42,6 +42,8 @@ programs = st.builds(
     words,
     st.lists(st.tuples(words, words)).map(tuple),
     st.sampled_from(["gpu", "node", "flow"]),
+    grace_s=seconds,
+    host_memory_gb=st.none() | seconds,
     idle_s=st.none() | seconds,
 )
 trials = st.builds(
@@ -82,6 +84,9 @@ specs = st.builds(
     trial=st.none() | trials,
     cpus_per_gpu=st.none() | st.tuples(rows, rows),
     share=st.none() | st.builds(Share, words, st.none() | seconds, st.none() | seconds),
+    notices=st.lists(
+        st.builds(Notice, words, st.lists(words, max_size=2).map(tuple), words), max_size=2
+    ).map(tuple),
 )
 places = st.lists(st.tuples(rows, rows), max_size=2).map(tuple)
 probes = st.builds(
@@ -272,7 +277,7 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None)
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
-    usual |= {"depends_on": (), "tags": (), "gpu_types": ()}
+    usual |= {"depends_on": (), "tags": (), "gpu_types": (), "notices": ()}
     assert found._asdict() == dict.fromkeys(JobSpec._fields) | spec | usual | {"program": program}
 
 
