@@ -485,7 +485,7 @@ class Client:
         body: dict[str, Any] = {"name": name, "on": list(on)}
         if command is not None:
             return self._call("POST", "/hooks", json_body=body | {"command": command})
-        secret = secret or SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+        secret = secret or new_secret()
         body |= {"webhook": webhook, "allow_private": allow_private, "secret": secret}
         return self._call("POST", "/hooks", json_body=body) | {"secret": secret}
 
@@ -556,6 +556,11 @@ class Client:
     ) -> list[dict[str, Any]]:
         params["all"] = "true" if everything else None
         return list(self._call("GET", f"/{what}", params=params)[what])
+
+
+def new_secret() -> str:
+    """A secret for a webhook, made at random."""
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def who_is_left(ending: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ class Line:
         while True:
             self.news.clear()
             try:
-                wait_s = await self._turn()
+                wait_s = await self.turn()
             except Exception:  # whatever is wrong with one hook, it is tried again
                 log.exception("hook %s can't be served now", self._hook.name)
                 wait_s = REST_S
@@ -70,7 +70,7 @@ class Line:
             except TimeoutError:
                 continue
 
-    async def _turn(self) -> float | None:
+    async def turn(self) -> float | None:
         """Do what is due. Returns seconds until something else is; None if nothing waits."""
         while self._look():
             await asyncio.sleep(0)  # other hooks go on meanwhile
