@@ -92,7 +92,9 @@ def key_of(secret: str) -> bytes:
 def shown_url(url: str) -> str:
     """A URL without what may be secret in it: its scheme and host."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}" + ("/..." if parts.path.strip("/") else "")
+    return f"{parts.scheme}://{parts.netloc}" + (
+        "/..." if parts.path.strip("/") or parts.query else ""
+    )
 
 
 def _kind(fields: Mapping[str, Any], what: str) -> str:

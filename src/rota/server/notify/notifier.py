@@ -133,9 +133,9 @@ class _Sending:
         if hook.kind == COMMAND:
             return await program.tell(self._folder, hook.target, body)
         if self._sender is None:
-            from rota.server.notify.webhook import Sender  # here: httpx is for who has a webhook
+            from rota.server.notify import webhook  # here: httpx is for who has a webhook
 
-            self._sender = Sender()
+            self._sender = webhook.Sender(webhook.TIME_LIMIT_S)
         return await self._sender.send(hook, body)
 
 

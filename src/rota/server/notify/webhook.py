@@ -26,7 +26,7 @@ MAX_ERROR = 200  # characters
 class Sender:
     """Sends to webhooks. Of an answer only the status is read; no redirect is followed."""
 
-    def __init__(self, time_limit_s: float = TIME_LIMIT_S) -> None:
+    def __init__(self, time_limit_s: float) -> None:
         self._time_limit_s = time_limit_s
         self._tls = httpx.create_ssl_context()
 

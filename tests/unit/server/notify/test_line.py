@@ -69,7 +69,7 @@ def hook_for(receiver, *on, name="team", private=True):
 
 def line_of(deliveries, clock, send=None):
     (hook,) = deliveries.hooks()
-    return Line(hook, deliveries, State, clock, send or Sender().send)
+    return Line(hook, deliveries, State, clock, send or Sender(60.0).send)
 
 
 def until_idle(line, clock):

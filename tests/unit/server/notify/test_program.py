@@ -61,7 +61,7 @@ def test_one_that_does_not_end_is_killed_with_what_it_started(folder, put):
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 def test_one_that_others_can_change_is_refused(folder, put, mode):
     put("true", mode)
-    with pytest.raises(InputError, match="others can change .*/notify/it"):
+    with pytest.raises(InputError, match=r"others can change .*/notify/it"):
         checked(folder, "it")
     assert not asyncio.run(tell(folder, "it", "{}")).arrived
 
@@ -82,7 +82,7 @@ def test_what_is_no_program_of_the_folder_is_refused(folder, put):
         with pytest.raises(InputError, match=f"notify/{name}"):
             checked(folder, name)
     for name in ("../it", "/bin/true", ""):
-        with pytest.raises(InputError, match="name of a file|no program"):
+        with pytest.raises(InputError, match=r"name of a file|no program"):
             checked(folder, name)
 
 

@@ -21,8 +21,8 @@ def hook_to(url, receiver, private):
     return Hook("team", "webhook", url, (), private, receiver.secret, "ann", 1.0)
 
 
-def send(hook, sender=None):
-    return asyncio.run((sender or Sender()).send(hook, BODY))
+def send(hook):
+    return asyncio.run(Sender(60.0).send(hook, BODY))
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_a_name_without_an_address_and_a_closed_port_are_told():
 
 def test_the_addresses_of_a_name_come_once_each():
     assert asyncio.run(addresses_of("127.0.0.1", 80)) == ["127.0.0.1"]
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         asyncio.run(addresses_of("no-such-name.invalid", 80))
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         asyncio.run(addresses_of("x" * 70 + ".invalid", 80))  # no name can be so long
 
 
