@@ -236,6 +236,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("checkpoint", _unsaved_text(progress)),
         ("resumed from", job["resume_from"] and f"job {job['resume_from']}"),
         ("depends on", _dependencies_text(job["depends_on"])),
+        ("notifies", _notices_text(job["notify"])),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{times(job['preemptions'])}, moved {times(job['migrations'])}"),
@@ -289,6 +290,12 @@ def _cores_text(cores: Mapping[str, Any] | None) -> str | None:
 def _dependencies_text(dependencies: Sequence[Mapping[str, Any]]) -> str | None:
     """``job 3 (succeeded), job 4 (ended)``: how each must end."""
     return ", ".join(f"job {each['job']} ({each['when']})" for each in dependencies) or None
+
+
+def _notices_text(notices: Sequence[Mapping[str, Any]]) -> str | None:
+    """``team-hook (failed, succeeded)``: the hooks that are told of which news of the job."""
+    told = [(each.get("webhook") or each["command"], each["on"]) for each in notices]
+    return ", ".join(f"{hook} ({', '.join(on)})" for hook, on in told) or None
 
 
 def _attempts_text(job: Mapping[str, Any]) -> str:

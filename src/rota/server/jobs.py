@@ -21,6 +21,7 @@ from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.request.dependencies import dependencies_field
 from rota.request.launchers import launcher_of
+from rota.request.notify import notices_field
 from rota.request.retries import retries_fields
 from rota.server import profiles
 
@@ -134,6 +135,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "gpu_memory_gb": job.spec.memory_gb,
         "setup": (program.setup or None) if program else None,
         "depends_on": dependencies_field(job.spec.depends_on),
+        "notify": notices_field(job.spec.notices),
         "retries": _retries(controller.state, row),
         "preemptions": job.preemptions,
         "migrations": job.migrations,

@@ -53,6 +53,7 @@ class Line:
         self._now_s, self._send = now_s, send
         self._seen = self._kept = hook.cursor
         self._rests_until_s = 0.0
+        self._unnoted: Delivery | None = None  # how a try has ended, until that is written down
         self.news = asyncio.Event()  # set when there may be something to do
 
     async def run(self) -> None:
@@ -72,6 +73,7 @@ class Line:
 
     async def turn(self) -> float | None:
         """Do what is due. Returns seconds until something else is; None if nothing waits."""
+        self._write_down()
         while self._look():
             await asyncio.sleep(0)  # other hooks go on meanwhile
         delivery = self._deliveries.next(self._hook.name)
@@ -81,8 +83,8 @@ class Line:
         due_s = max(delivery.next_at_s, self._rests_until_s)
         if due_s > now_s:
             return due_s - now_s
-        outcome = await self._send(self._hook, delivery.body)
-        self._note(delivery, outcome)
+        self._unnoted = self._after(delivery, await self._send(self._hook, delivery.body))
+        self._write_down()
         return 0.0
 
     def _look(self) -> bool:
@@ -104,7 +106,13 @@ class Line:
         spec = None if row is None else self._state.spec[row]
         return item_for(self._hook, seq, event, spec, self._deliveries.store.identity)
 
-    def _note(self, delivery: Delivery, outcome: Outcome) -> None:
+    def _write_down(self) -> None:
+        if self._unnoted is not None:
+            self._deliveries.note(self._unnoted)
+            self._unnoted = None
+
+    def _after(self, delivery: Delivery, outcome: Outcome) -> Delivery:
+        """The delivery as a try leaves it."""
         now_s, tries = self._now_s(), delivery.tries + 1
         state, next_at_s = DELIVERED, now_s
         if not outcome.arrived:
@@ -115,9 +123,8 @@ class Line:
                 about = delivery.word + ("" if delivery.job_id is None else f" {delivery.job_id}")
                 text = "hook %s was not told of event %d (%s) in %d tries, the last of which: %s"
                 log.warning(text, self._hook.name, delivery.seq, about, tries, outcome.answer)
-        self._deliveries.note(
-            delivery._replace(state=state, tries=tries, next_at_s=next_at_s, answer=outcome.answer)
-        )
+        told = {"state": state, "tries": tries, "next_at_s": next_at_s}
+        return delivery._replace(**told, answer=outcome.answer)
 
 
 def pause_s(tries: int) -> float:

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from rota.errors import StoreFullError
 from rota.model.events import (
     JobFinished,
     JobLaunched,
@@ -217,6 +218,10 @@ class Killed(BaseException):
     """The end of the process."""
 
 
+def dying(delivery):
+    raise Killed
+
+
 def test_nothing_is_lost_at_a_kill_and_what_was_sent_comes_again_with_its_id(
     store, deliveries, clock, monkeypatch
 ):
@@ -230,12 +235,31 @@ def test_nothing_is_lost_at_a_kill_and_what_was_sent_comes_again_with_its_id(
         with pytest.raises(Killed):  # killed between the look at the log and the sending
             asyncio.run(line_of(deliveries, clock, dies).turn())
         with monkeypatch.context() as patch, pytest.raises(Killed):  # between sending and noting
-            patch.setattr(Line, "_note", lambda *_: (_ for _ in ()).throw(Killed))
+            patch.setattr(deliveries, "note", dying)
             asyncio.run(line_of(deliveries, clock).turn())
         with closing(EventStore(store.path)) as again:
             until_idle(line_of(Deliveries(again), clock), clock)
         first, second = receiver.bodies()
     assert first == second
+
+
+def test_what_was_sent_while_the_disk_was_full_is_not_sent_again(deliveries, clock, monkeypatch):
+    with receiving() as receiver:
+        deliveries.add(hook_for(receiver, "failed"))
+        deliveries.store.append([FAILED])
+        line = line_of(deliveries, clock)
+        with monkeypatch.context() as patch:
+            patch.setattr(deliveries, "note", full)
+            for _ in range(3):
+                with pytest.raises(StoreFullError):
+                    asyncio.run(line.turn())
+        until_idle(line, clock)
+        assert len(receiver.calls) == 1
+    assert deliveries.counts("team").delivered == 1
+
+
+def full(delivery):
+    raise StoreFullError("no room")
 
 
 def test_a_hook_that_is_behind_keeps_few_deliveries_and_leaves_the_rest_in_the_log(
