@@ -123,8 +123,8 @@ class Line:
                 about = delivery.word + ("" if delivery.job_id is None else f" {delivery.job_id}")
                 text = "hook %s was not told of event %d (%s) in %d tries, the last of which: %s"
                 log.warning(text, self._hook.name, delivery.seq, about, tries, outcome.answer)
-        told = {"state": state, "tries": tries, "next_at_s": next_at_s}
-        return delivery._replace(**told, answer=outcome.answer)
+        told = delivery._replace(state=state, tries=tries, next_at_s=next_at_s)
+        return told._replace(answer=outcome.answer)
 
 
 def pause_s(tries: int) -> float:
