@@ -11,13 +11,16 @@ import pytest
 
 from rota.errors import StoreFullError
 from rota.model.events import (
+    AttemptLost,
     JobFinished,
     JobLaunched,
     JobSubmitted,
     NodeLost,
     RetryDue,
+    SweepEnded,
 )
 from rota.model.job import JobSpec, JobState, Notice
+from rota.model.news import MAX_TEXT
 from rota.server.notify import line as lines
 from rota.server.notify.line import GIVEN_UP_S, REST_S, Line, pause_s
 from rota.server.notify.outcome import Outcome
@@ -316,3 +319,23 @@ def test_what_is_wrong_with_a_hook_is_logged_and_tried_again(deliveries, clock, 
         asyncio.run(run())
     assert "hook team can't be served now" in caplog.text
     assert deliveries.counts("team").delivered == 1
+
+
+def test_what_others_wrote_is_cut_and_stays_one_line_of_json(deliveries, clock):
+    hostile = '<script>"\x1b[31m\u202e\n' + "x" * 1_000_000
+    with receiving() as receiver:
+        deliveries.add(hook_for(receiver, "ended", "attempt_lost", "sweep_ended"))
+        deliveries.store.append(
+            [
+                FAILED._replace(message=hostile),
+                AttemptLost(3.0, 0, 1, hostile),
+                SweepEnded(4.0, "digits", "FAILED", hostile),
+            ]
+        )
+        until_idle(line_of(deliveries, clock), clock)
+        bodies = [body for _, body in receiver.calls]
+        failed, lost, sweep = receiver.bodies()
+    assert all(body.isascii() and len(body) < 20_000 and b"\n" not in body for body in bodies)
+    assert failed["job"]["message"] == lost["job"]["message"] == hostile[:MAX_TEXT]
+    assert (lost["event"], lost["job"]["attempt"]) == ("attempt_lost", 1)
+    assert (sweep["sweep"]["name"], sweep["sweep"]["message"]) == ("digits", hostile[:MAX_TEXT])
