@@ -78,8 +78,8 @@ class Stopped:
             ["sh", "-c", '"$@" & wait', "sh", *words], start_new_session=True
         )
         self.reader = PageReader(page)
-        self.duty = Duty(SlowdownFeedback())
-        self.throttle = Throttle(self.shim.pid, self.duty, self.send)
+        self.duty = Duty([SlowdownFeedback()])
+        self.throttle = Throttle([self.shim.pid], self.duty, self.send)
 
     def send(self, number):
         return signal_below(self.shim.pid, number)
@@ -89,7 +89,7 @@ class Stopped:
 
     def turn(self):
         now_s = time.monotonic()
-        self.throttle.turn(self.reader.read(now_s), now_s)
+        self.throttle.turn([self.reader.read(now_s)], now_s)
 
     def progress(self):
         return sorted((file.name, file.read_text()) for file in self._folder.iterdir())

@@ -34,7 +34,7 @@ WAITS = {Reason.WAIT_GAPS, Reason.FILL_UNDONE}
 NODES = (Node("n0", 1, gpu_type="a"), Node("n1", 2, gpu_type="b"))
 # Before anything else: a foreground job on each GPU, and two background jobs.
 FIRST = [("front", 1, "vgg", None, 0.3)] * 2 + [("front", 1, "", 1.5, None)]
-FIRST += [("back", ""), ("back", "bert")]
+FIRST += [("back", "", 1), ("back", "bert", 1)]
 
 MODELS = st.sampled_from(["", "", "vgg", "bert"])
 LIMITS = st.sampled_from([None, None, 1.0, 1.05, 1.5])
@@ -44,8 +44,7 @@ SLOWDOWNS = st.sampled_from([1.0, 1.04, 1.08, 1.2, 1.2, 4.0, 4.0, nan, inf, 0.0]
 HARVESTS = st.sampled_from([0.0, 0.3, 1.0, nan])
 ACTION = st.one_of(
     st.tuples(st.just("front"), st.integers(1, 2), MODELS, LIMITS, UTILS),
-    st.tuples(st.just("back"), MODELS),
-    st.tuples(st.just("back"), MODELS),
+    *[st.tuples(st.just("back"), MODELS, st.integers(1, 2))] * 2,
     st.tuples(st.just("ends"), NUMBERS),
     st.tuples(st.just("ends"), NUMBERS),
     st.tuples(st.just("closes"), st.integers(0, 1)),
@@ -95,8 +94,8 @@ class World:
         share = Share("foreground", slowdown)
         self._submit(job(len(self.state.spec), gpus, model=model, share=share, gpu_util=util))
 
-    def _back(self, model):
-        self._submit(job(len(self.state.spec), model=model, share=Share("background")))
+    def _back(self, model, gpus):
+        self._submit(job(len(self.state.spec), gpus, model=model, share=Share("background")))
 
     def _submit(self, spec):
         self.state.apply(JobSubmitted(self.now_s, spec._replace(submit_s=self.now_s)))
@@ -157,11 +156,14 @@ def test_no_foreground_job_notices_and_no_gpu_has_two_background_jobs(actions, p
         assert world.foreground() == without.foreground()
         state = world.state
         places = [state.target[row] for row in state.background if state.target[row] is not None]
-        assert len(set(places)) == len(places)
-        for place in places:
+        for number, place in enumerate(places):
             assert place.background
+            assert not any(place.meets(other) for other in places[:number])
             assert state.offered[place.parts[0][0]].alive
         for row in state.background:
+            if state.target[row] is not None:
+                assert state.target[row].num_gpus == state.spec[row].num_gpus
+                assert len(state.target[row].parts) == 1
             if state.target[row] is None:
                 assert state.reason[row] in WAITS
                 assert state.notes.why[row]

@@ -95,7 +95,10 @@ def _tells_no_steps(state: ClusterState, row: int) -> bool:
 
 def standing(state: ClusterState, row: int, now_s: float, *, fills: bool) -> Blocker:
     """The blocker of a background job that waits."""
+    gpus = state.spec[row].num_gpus
     need = "a GPU that foreground jobs leave idle, or a part of one"
+    if gpus > 1:
+        need = f"{gpus} GPUs of one node that foreground jobs leave idle, or parts of such"
     if not fills:
         return need, NOT_PLACED, []
     fillers = [other for other in sorted(state.background) if state.held[other] is not None]
@@ -115,9 +118,11 @@ def would_start_if(state: ClusterState, row: int, *, fills: bool) -> str:
     """The changes that would let a background job start."""
     if not fills:
         return f"background jobs were placed: {TURN_ON}"
+    gpus = state.spec[row].num_gpus
+    idle = "a GPU was idle" if gpus == 1 else f"{gpus} GPUs of a node were idle"
     if state.reason[row] == Reason.FILL_UNDONE:
-        return "a GPU was idle, or its pause was over"
-    return "a GPU was idle, a foreground job left more of one, or a job that fills one ended"
+        return f"{idle}, or its pause was over"
+    return f"{idle}, a foreground job left more of one, or a job that fills one ended"
 
 
 def _told(state: ClusterState, row: int) -> FillMeasured | None:
@@ -135,14 +140,19 @@ def _sum(values: Iterable[float]) -> float | None:
 
 
 def _where(state: ClusterState, row: int, mates: Iterable[int]) -> str | None:
-    """The GPUs on which the background jobs are."""
+    """The GPUs of the job on which a background job is."""
     held = state.held[row]
     if held is None:
         return None
     if held.background:
         return state.places(held.parts)
-    parts = [part for other in mates if (place := state.held[other]) for part in place.parts]
-    return state.places(sorted(parts))
+    mine = dict(held.parts)
+    masks: dict[int, int] = {}
+    for other in mates:
+        place = state.held[other]
+        for node, mask in place.parts if place is not None else ():
+            masks[node] = masks.get(node, 0) | (mask & mine.get(node, 0))
+    return state.places(sorted((node, mask) for node, mask in masks.items() if mask))
 
 
 def _sentence(state: ClusterState, row: int, told: dict[str, Any]) -> str:

@@ -68,7 +68,7 @@ class Floor:
         self.dead_wait = False  # such turns are given out
         self.draining: dict[int, int] = {}  # by slot: the operation until which nobody has turns
         self.drained: set[int] = set()  # devices of these
-        self._rung = [0] * devices  # the last turn whose owner was woken
+        self._rung = [0] * len(self.page.rings)  # the last turn whose owner was woken
 
     def has_room(self, workers: int) -> bool:
         """True if there are slots for so many more workers."""
@@ -81,7 +81,7 @@ class Floor:
         page, island = self.page, self.island
         while True:
             self.pass_dead()
-            for device in range(self.devices):
+            for device in self.page.rings:
                 island.done(device, page.done(device))
             tickets = island.issue()
             for ticket in tickets:
@@ -90,7 +90,7 @@ class Floor:
                     page.give(device, turn, slot_on[device])
             if not tickets or not self.dead:
                 break
-        for device in range(self.devices):
+        for device in self.page.rings:
             turn = page.done(device) + 1
             if turn != self._rung[device] and (head := page.head(device)) > 0:
                 self._rung[device] = turn
@@ -101,7 +101,7 @@ class Floor:
         if not self.dead:
             return
         waiting = set()
-        for device in range(self.devices):
+        for device in self.page.rings:
             while self.page.head(device) in self.dead:
                 self.page.pass_on(device, self.page.done(device) + 1)
             turns = range(self.page.done(device) + 1, self.page.issued(device) + 1)

@@ -49,6 +49,7 @@ from rota.flow.page import (
     SPENT_NS,
     TAKES_NS,
     Log,
+    rings_of,
 )
 from rota.flow.seats import Seats, Taken
 from rota.flow.standing import IN_ORDER, Standing
@@ -79,7 +80,7 @@ class Host:
         on: type[Accelerator] = Cores,
     ) -> None:
         """``on`` makes what a worker computes on. Raises OSError."""
-        island = island or Island(range(devices), Stride(on.quantum_s))
+        island = island or Island(rings_of(devices), Stride(on.quantum_s))
         self._floor = Floor(folder, devices, memory_bytes, island)
         self._grants = Grants(self._floor, self._hear_all)
         self._moves = Moves(self._floor, self._grants)
@@ -277,7 +278,7 @@ class Host:
                 found.append(Runs(member.label(present), place.device, since_s))
         return found
 
-    def admit(self, told: asked.Ranks) -> list[int]:
+    def admit(self, told: asked.Ranks) -> tuple[list[int], list[int]]:
         """See :class:`rota.flow.seats.Holder`."""
         self.check(told.devices, [[] for _ in told.devices])
         if len(told.pids) != len(told.devices) or min(told.devices) < 0:
@@ -291,9 +292,11 @@ class Host:
         member = Ranks(self._last, told, self._floor.page)
         member.become(Standing.ORDERED)
         self._floor.members[member.number] = member
-        self._floor.island.join(member.number, member.weight, told.devices)
+        behind = self._floor.page.behind
+        rings = [behind(device) for device in told.devices] if told.background else told.devices
+        self._floor.island.join(member.number, member.weight, rings)
         try:
-            for worker, (device, pid) in enumerate(zip(told.devices, told.pids, strict=True)):
+            for worker, (device, pid) in enumerate(zip(rings, told.pids, strict=True)):
                 place = RankPlace(self._floor.free_slot(device), member, pid)
                 self._floor.places[place.slot] = place
                 member.order[worker] = place.slot
@@ -303,7 +306,7 @@ class Host:
             self._ends.leave(member)
             raise FlowError(f"a rank of {told.key} is gone: {error}") from None
         self._floor.meet(member)
-        return member.order
+        return member.order, rings
 
     def part(self, key: str) -> None:
         """See :class:`rota.flow.seats.Holder`."""
@@ -511,7 +514,7 @@ class Host:
             raise FlowError(f"devices: {wanted} are asked for; the island has {devices}")
         load = [0] * devices
         for place in self._floor.places.values():
-            load[place.device] += 1
+            load[place.device % devices] += 1
         return sorted(sorted(range(devices), key=lambda each: (load[each], each))[:wanted])
 
     def _let_go(self) -> None:

@@ -168,7 +168,7 @@ class Member:
 
 
 class Ranks(Member):
-    """A training: each of its steps is an operation on all of its devices.
+    """A training: each of its steps is an operation on all of its devices, or several are.
 
     Its ranks are its workers. A rank says which step it is READY for, counted from 1, waits for its
     turn, says that it has FINISHED the step, and passes the turn on. It leaves by being ready for

@@ -1,6 +1,7 @@
 """The page of an island: words of shared memory by which workers take turns on its devices.
 
-Each device has a ring of turns, 1, 2, 3 ... The island's host writes which worker has each, and how
+Each device has two rings of turns, 1, 2, 3 ...: a ring of the device's own number, and one behind
+that for trainings in the background. The island's host writes which worker has each, and how
 many it has given out; whoever has the turn after those that are done works, says that it is done,
 and wakes the next one. A word has one writer at a time, so that nothing needs a lock: the host
 writes what it has given out, and how many turns are done is written by the worker at the head, or
@@ -52,15 +53,32 @@ HOST = 0  # the slot of the host itself
 SOCKET = "island.sock"  # where clients find the host, beside the page
 
 
+def rings_of(devices: int) -> range:
+    """The numbers of the rings of so many devices: see :class:`Page`."""
+    return range(2 * devices)
+
+
 class Page:
-    """The words of ``devices`` devices and ``slots`` workers, in a file that all map."""
+    """The words of ``devices`` devices and ``slots`` workers, in a file that all map.
+
+    Rings have the numbers of their devices; those of trainings in the background follow them.
+    """
 
     def __init__(self, path: Path, devices: int, slots: int, *, make: bool = False) -> None:
         """Raises OSError, as on a full disk."""
         self.devices, self.slots = devices, slots
-        words = devices * DEVICE_WORDS + slots * SLOT_WORDS
+        words = 2 * devices * DEVICE_WORDS + slots * SLOT_WORDS
         self._words, self._map = _mapped(path, words, make=make)
-        self._slot0 = devices * DEVICE_WORDS
+        self._slot0 = 2 * devices * DEVICE_WORDS
+
+    @property
+    def rings(self) -> range:
+        """The rings of turns, by which the methods below know devices."""
+        return rings_of(self.devices)
+
+    def behind(self, device: int) -> int:
+        """The ring of a device's turns for trainings in the background."""
+        return device + self.devices
 
     def close(self) -> None:
         """Let go of it."""
@@ -178,6 +196,15 @@ class Log:
             if words[at + 1] <= operation:
                 return words[at], words[at + 1]
         return 0, 0
+
+    @property
+    def rings(self) -> range:
+        """The rings of turns, by which the methods below know devices."""
+        return range(2 * self.devices)
+
+    def behind(self, device: int) -> int:
+        """The ring of a device's turns for trainings in the background."""
+        return device + self.devices
 
     def close(self) -> None:
         """Let go of it."""

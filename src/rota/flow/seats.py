@@ -73,8 +73,8 @@ class Holder(Protocol):
     def seen(self, seat: Taken) -> Seen:
         """The seat by now."""
 
-    def admit(self, told: island.Ranks) -> list[int]:
-        """Let ranks of a training take turns; their slots. Raises FlowError."""
+    def admit(self, told: island.Ranks) -> tuple[list[int], list[int]]:
+        """Let ranks of a training take turns; their slots and rings. Raises FlowError."""
 
     def part(self, key: str) -> None:
         """Let them take no more turns; a key that is not known is ignored."""
@@ -223,8 +223,9 @@ class Seats:
                 self._say(asker, Done(message.number))
                 return
             case island.Ranks():
-                slots = self._holder.admit(message)
-                self._say(asker, Done(message.number, slots=slots, host=os.getpid()))
+                slots, rings = self._holder.admit(message)
+                done = Done(message.number, slots=slots, rings=rings, host=os.getpid())
+                self._say(asker, done)
                 return
         seat = self._seats.get(message.key)
         if isinstance(message, island.Dismiss):

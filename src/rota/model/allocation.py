@@ -8,8 +8,8 @@ class Allocation:
     """GPUs of one or more nodes, as ``(node index, bit mask of GPU indices)`` pairs.
 
     ``shared`` is True if the job shares its GPUs with others whose allocations are shared, too.
-    ``background`` is True if it lies on the second layer, where a background job has a GPU beside,
-    and whoever, the main layer gives it to: the layers do not count each other's GPUs.
+    ``background`` is True if it lies on the second layer, where a background job has GPUs beside
+    those to whom the main layer gives them: the layers do not count each other's GPUs.
     ``batch`` is the batch it trains with there: samples that a GPU computes at once, and how often
     it adds up gradients before a step (0: not); None is the job's own. Immutable and reused: equal
     one-node allocations made by :func:`on_node` are the same object, so that comparing by identity

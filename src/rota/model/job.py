@@ -152,9 +152,9 @@ MAX_SLOWDOWN = 1.1  # of a foreground job's steps by a background one, unless th
 class Share(NamedTuple):
     """The layer that a job is on, as its user wants it: BACKGROUND or FOREGROUND.
 
-    A background job has one GPU, beside whichever foreground job holds it, and gives way to that
-    one. ``max_slowdown`` is by how much a foreground job allows its steps to take longer for it: a
-    factor, 1.0 or more; None: MAX_SLOWDOWN. A job without a Share is a foreground job.
+    A background job has GPUs of one node, beside whichever foreground jobs hold them, and gives way
+    to these. ``max_slowdown`` is by how much a foreground job allows its steps to take longer for
+    it: a factor, 1.0 or more; None: MAX_SLOWDOWN. A job without a Share is a foreground job.
 
     ``weight`` is a flow job's part of the time of devices that it has with other flow jobs, above
     0, relative to theirs; None: 1.0.
@@ -202,7 +202,7 @@ class JobSpec(NamedTuple):
 
     @property
     def is_background(self) -> bool:
-        """True if the job uses what foreground jobs leave of a GPU."""
+        """True if the job uses what foreground jobs leave of GPUs."""
         return self.share is not None and self.share.role == BACKGROUND
 
     @property

@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 class FillPlan(NamedTuple):
     """The part of a plan that a stage adds for background jobs, as changes to the plan before.
 
-    ``allocations`` maps rows of background jobs to the GPU that each should hold beside the main
+    ``allocations`` maps rows of background jobs to the GPUs that each should hold beside the main
     layer from now on (None: none), ``reasons`` to the code that says why they hold none. ``marks``
     is what the stage wants to remember, by keys of its own: JSON-able values, None to forget one;
     an entry whose key is the number of a row is forgotten with its job. The stage is asked again at

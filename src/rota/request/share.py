@@ -26,7 +26,7 @@ def share_of(
         refuse("share.role", role, f"write {BACKGROUND} or {FOREGROUND}")
     slowdown, weight = value.get("max_slowdown"), _weight(value.get("weight"), processes)
     if role == BACKGROUND:
-        _check_background(slowdown, least, most, adapt)
+        _check_background(slowdown, least, most, adapt, processes)
         return Share(BACKGROUND, weight=weight)
     if slowdown is None and weight is not None:
         return Share(FOREGROUND, None, weight)
@@ -50,13 +50,17 @@ def _weight(value: Any, processes: str) -> float | None:
     return float(value)
 
 
-def _check_background(slowdown: Any, least: int, most: int, adapt: Adapt | None) -> None:
+def _check_background(
+    slowdown: Any, least: int, most: int, adapt: Adapt | None, processes: str
+) -> None:
     if slowdown is not None:
         fix = f"it is a foreground job's: leave it out, or write role: {FOREGROUND}"
         refuse("share.max_slowdown", slowdown, fix)
-    if (least, most) != (1, 1):
+    if least != most or (processes == FLOW and most > 1):
         asked = least if least == most else f"{least}..{most}"
-        fix = "a background job has exactly one GPU: ask for gpus: 1, or leave share out"
+        fix = f"a background job has one size: ask for gpus: {least}, or leave share out"
+        if processes == FLOW:
+            fix = "a flow job in the background has exactly one GPU: ask for gpus: 1"
         refuse("resources.gpus", asked, fix)
     if adapt is not None:
         fix = "a background job trains with its own batches: leave batch out, or leave share out"

@@ -200,8 +200,8 @@ def _fillers(state: ClusterState) -> dict[tuple[int, int], dict[str, Any]]:
         held = state.held[row]
         filling = filling_of(state, row) if held is not None and held.background else None
         if held is not None and filling is not None:
-            (node, (gpu,)), *_ = held.gpus()
-            found[node, gpu] = {"id": state.spec[row].job_id} | finite(filling)
+            told = {"id": state.spec[row].job_id} | finite(filling)
+            found |= {(node, gpu): told for node, gpus in held.gpus() for gpu in gpus}
     return found
 
 

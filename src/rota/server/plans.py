@@ -70,7 +70,7 @@ def _mates(state: ClusterState, row: int) -> list[int]:
 
 
 def _beside(state: ClusterState, row: int) -> list[int]:
-    """The rows of the foreground jobs on the GPU that a new background job would get."""
+    """The rows of the foreground jobs on the GPUs that a new background job would get."""
     given = state.target[row]
     if given is None or not given.background:
         return []

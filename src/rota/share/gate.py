@@ -124,20 +124,30 @@ class Gate:
         if not self.on or (self._running and now_s < self._until_s):
             return
         self._end(now_s)
-        least_s = LEAST_PIECE_S
+        now_s, least_s = self._wait(piece, now_s)
+        self._controller.began(now_s, piece)
+        self._running, self._until_s, self._busy_began_s = True, now_s + least_s, self._busy_clock()
+        self._tell(now_s)
+
+    def _wait(self, piece: int, now_s: float) -> tuple[float, float]:
+        """Wait until a piece may begin: when that is, and for how long it need not ask again."""
         while not self._open:
             verdict = self._controller.ask(self._read(now_s), now_s, piece)
             if verdict.go:
-                least_s = max(least_s, verdict.again_s)
-                break
+                return now_s, max(LEAST_PIECE_S, verdict.again_s)
             if self._awaited(verdict.again_s):
                 break
             now_s = self._clock()
             self._collect(now_s)
             self._tell(now_s)
-        self._controller.began(now_s, piece)
-        self._running, self._until_s, self._busy_began_s = True, now_s + least_s, self._busy_clock()
-        self._tell(now_s)
+        return now_s, LEAST_PIECE_S
+
+    def await_gap(self, piece: int) -> None:
+        """Wait until such a piece may begin; what ran before is over, and nothing begins."""
+        if self.on:
+            now_s = self._clock()
+            self._end(now_s)
+            self._wait(piece, now_s)
 
     def leave(self) -> None:
         """The rank leaves its device, or begins to wait: its piece is over."""

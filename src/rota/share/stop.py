@@ -7,7 +7,7 @@ end in any way: a guard, a process of its own, has the tree continue as soon as 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ GUARD = """
 import os, signal, sys
 if sys.stdin.buffer.read():
     sys.exit()
-seen, todo = set(), [int(sys.argv[1])]
+seen, todo = set(), [int(pid) for pid in sys.argv[1:]]
 while todo:
     pid = todo.pop()
     if pid in seen:
@@ -52,53 +52,66 @@ class Move(NamedTuple):
 
 
 class Duty:
-    """Decides when a tree runs, by a controller whose pieces are slices of 20 ms."""
+    """Decides when a tree runs, by controllers whose pieces are slices of 20 ms.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    There is one controller for each device that the tree computes on: it runs when all of them let
+    it, on all of them at once.
+    """
+
+    def __init__(self, controllers: Sequence[Controller]) -> None:
+        self._controllers = controllers
         self.runs = True  # as every tree does before it is first told otherwise
         self._slice_ends_s: float | None = None
 
-    def turn(self, seen: Seen, now_s: float) -> Move:
-        """What to do now; call it again after ``again_s``, or a little later."""
+    def turn(self, seen: Sequence[Seen], now_s: float) -> Move:
+        """What to do now, by what is seen on each device; call it again after ``again_s``."""
         if self._slice_ends_s is not None:
             if now_s < self._slice_ends_s:
                 return Move(True, self._slice_ends_s - now_s)
-            self._slice_ends_s = None
-            self._controller.ended(now_s)
-        verdict = self._controller.ask(seen, now_s)
-        self.runs = verdict.go
-        if not verdict.go:
-            return Move(False, verdict.again_s, verdict.why)
-        slice_s = SLICE_S if seen.mark is not None or seen.torn else LONG_SLICE_S
-        self._controller.began(now_s)
+            self._end_slice(now_s)
+        asked = zip(self._controllers, seen, strict=True)
+        verdicts = [controller.ask(each, now_s) for controller, each in asked]
+        closed = [each for each in verdicts if not each.go]
+        self.runs = not closed
+        if closed:
+            return Move(False, max(each.again_s for each in closed), closed[0].why)
+        alone = all(each.mark is None and not each.torn for each in seen)
+        slice_s = LONG_SLICE_S if alone else SLICE_S
+        for controller in self._controllers:
+            controller.began(now_s)
         self._slice_ends_s = now_s + slice_s
         # A foreground that comes meanwhile must not wait for the end of a long slice.
         return Move(True, SLICE_S)
 
-    def totals(self) -> Totals:
-        """How things went since the beginning."""
-        return self._controller.totals()
+    def totals(self) -> list[Totals]:
+        """How things went since the beginning, by device."""
+        return [each.totals() for each in self._controllers]
 
     def pause(self, now_s: float) -> None:
         """The tree was stopped, or has ended, for another reason."""
         if self._slice_ends_s is not None:
-            self._slice_ends_s = None
-            self._controller.ended(now_s)
+            self._end_slice(now_s)
+
+    def _end_slice(self, now_s: float) -> None:
+        self._slice_ends_s = None
+        for controller in self._controllers:
+            controller.ended(now_s)
 
 
 class Throttle:
-    """Stops and continues the tree below a process as a :class:`Duty` says; a context manager.
+    """Stops and continues the trees below processes as a :class:`Duty` says; a context manager.
 
-    ``send`` sends a signal to the whole tree, children included, and may be called often:
-    ``lambda number: signal_below(shim, number)`` in an agent. The tree runs again when the context
+    ``send`` sends a signal to the whole trees, children included, and may be called often:
+    ``lambda number: signal_below(shim, number)`` in an agent. The trees run again when the context
     ends, and when this process does.
     """
 
-    def __init__(self, pid: int, duty: Duty, send: Callable[[signal.Signals], object]) -> None:
+    def __init__(
+        self, pids: Sequence[int], duty: Duty, send: Callable[[signal.Signals], object]
+    ) -> None:
         self._duty, self._send = duty, send
         self._stopped, self._stop_at_s = False, 0.0
-        words = [sys.executable, "-IS", "-c", GUARD, str(pid)]
+        words = [sys.executable, "-IS", "-c", GUARD, *map(str, pids)]
         self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
     def __enter__(self) -> "Throttle":
@@ -107,7 +120,7 @@ class Throttle:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def turn(self, seen: Seen, now_s: float) -> float:
+    def turn(self, seen: Sequence[Seen], now_s: float) -> float:
         """Do what is due, and return the seconds until the next look."""
         move = self._duty.turn(seen, now_s)
         if not move.runs:

@@ -1,7 +1,8 @@
 """Background jobs in a simulation: how fast they are beside foreground jobs, and what that costs.
 
-The truth is a :class:`GapModel`'s. The stage that places background jobs sees measurements of it
-alone, with noise and after the time of a probe, as a live cluster's agents tell them.
+The truth is a :class:`GapModel`'s; a gang is as fast as on the GPU of which it gets least. The
+stage that places background jobs sees measurements of it alone, with noise and after the time of a
+probe, as a live cluster's agents tell them.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ class Gaps:
 
 
 class _Pairing(NamedTuple):
-    """A background job on a GPU beside these rows since then; ``number`` is that of its probe."""
+    """A background job beside these rows, by GPU, since then; ``number`` is that of its probe."""
 
     number: int
     place: Allocation
-    rows: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
     since_s: float
 
 
@@ -116,8 +117,8 @@ class Fills:
     def factor(self, row: int, place: Allocation) -> float:
         """The part of its speed that the job has there beside running jobs of the other layer."""
         if place.background:
-            rows = self._rows_on(place, background=False)
-            return max(LEAST_SPEED, self._truth(row, rows).harvest)
+            found = (self._truth(row, rows) for rows in self._beside(place))
+            return max(LEAST_SPEED, min(each.harvest for each in found))
         slowdown = 1.0
         for gpu in _gpus(place):
             for other in self._running(gpu, background=True):
@@ -150,15 +151,15 @@ class Fills:
         if pairing is None or pairing.number != number or not self._is_on(row, pairing.place):
             return
         beside, slowdown, harvest = -1, 1.0, 1.0
-        if pairing.rows:
-            truth, noise, gauss = (
-                self._truth(row, pairing.rows),
-                self._gaps.noise,
-                self._chance.gauss,
+        found = [(self._truth(row, rows), rows[0]) for rows in pairing.rows if rows]
+        if found:
+            noise, gauss, spec = self._gaps.noise, self._chance.gauss, self._state.spec
+            truth, beside = max(
+                found, key=lambda each: (each[0].slowdown / spec[each[1]].max_slowdown, -each[1])
             )
-            beside = pairing.rows[0]
             slowdown = max(0.0, truth.slowdown * gauss(1.0, noise))
-            harvest = min(1.0, max(0.0, truth.harvest * gauss(1.0, noise)))
+            least = min(each.harvest for each, _ in found)
+            harvest = min(1.0, max(0.0, least * gauss(1.0, noise)))
         self._state.apply(FillMeasured(self._engine.now_s, row, beside, slowdown, harvest))
 
     def figures(self) -> dict[str, float | None]:
@@ -175,7 +176,7 @@ class Fills:
         if held is None or not self._is_on(row, held):
             self._close(row)
             return
-        rows = tuple(self._rows_on(held, background=False))
+        rows = tuple(self._beside(held))
         before = self._pairings.get(row)
         if before is not None and (before.place, before.rows) == (held, rows):
             return
@@ -187,16 +188,21 @@ class Fills:
 
     def _close(self, row: int) -> None:
         pairing = self._pairings.pop(row, None)
-        if pairing is not None and pairing.rows:
-            lasted_s = self._engine.now_s - pairing.since_s
-            self._beside_s += lasted_s
-            self._slowed_s += lasted_s * self._truth(row, pairing.rows).slowdown
+        for rows in pairing.rows if pairing is not None else ():
+            if pairing is not None and rows:
+                lasted_s = self._engine.now_s - pairing.since_s
+                self._beside_s += lasted_s
+                self._slowed_s += lasted_s * self._truth(row, rows).slowdown
 
     def _truth(self, row: int, rows: Sequence[int]) -> Beside:
         if not rows:
             return Beside(1.0, 1.0)
         spec = self._state.spec
         return self._gaps.beside(spec[row], [spec[other] for other in rows])
+
+    def _beside(self, place: Allocation) -> list[tuple[int, ...]]:
+        """The running foreground jobs on each of these GPUs."""
+        return [tuple(sorted(self._running(gpu, background=False))) for gpu in _gpus(place)]
 
     def _is_on(self, row: int, place: Allocation) -> bool:
         return self._state.since_s[row] >= 0 and self._state.held[row] == place

@@ -108,6 +108,7 @@ class Simulation:
         self._decider = Decider(self.state, policy)
         nodes = list(nodes)
         most_gpus = sum(node.num_gpus for node in nodes)
+        largest = max((node.num_gpus for node in nodes), default=0)
         for node in nodes if cloud is None else cloud.attach(self, nodes):
             self.state.apply(joined(0.0, node._replace(kind="gpu")))
         for spec in trace:
@@ -115,6 +116,12 @@ class Simulation:
                 raise NeverFitsError(
                     f"job {spec.job_id} of {trace.name} asks for {spec.num_gpus} GPUs and the "
                     f"cluster has {most_gpus}; give a larger --cluster or drop the job"
+                )
+            if spec.is_background and spec.num_gpus > largest:
+                raise NeverFitsError(
+                    f"background job {spec.job_id} of {trace.name} asks for {spec.num_gpus} GPUs "
+                    f"of one node and the largest node has {largest}; give larger nodes or drop "
+                    "the job"
                 )
         self.all_arrived = False
         self._is_alone = False  # nobody looks at the state, or changes it, between two steps

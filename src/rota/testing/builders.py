@@ -56,11 +56,16 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
 
 
 def with_background(jobs: Trace, seed: int, *, num_jobs: int = 8) -> Trace:
-    """The jobs, and background jobs from a seed that arrive among them."""
+    """The jobs, and background jobs of 1 and 2 GPUs from a seed that arrive among them."""
     chance = random.Random(seed)
     last_s = max(spec.submit_s for spec in jobs)
     more = [
-        job(100_000 + i, at=chance.uniform(0.0, last_s), lasts=chance.choice([20.0, 90.0, 300.0]))
+        job(
+            100_000 + i,
+            1 + i % 3 // 2,
+            at=chance.uniform(0.0, last_s),
+            lasts=chance.choice([20.0, 90.0, 300.0]),
+        )
         for i in range(num_jobs)
     ]
     return Trace([*jobs, *(spec._replace(share=Share(BACKGROUND)) for spec in more)])

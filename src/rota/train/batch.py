@@ -86,6 +86,7 @@ class Batch:
                     self._clock.stop()
                 gradients.take(piece.shard, piece.weight)
             self._turns.begin()  # without pieces it has come here without
+            self._turns.meet()
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
             self._page.enter(REDUCE)
             self._reduce()

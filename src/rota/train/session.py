@@ -51,7 +51,7 @@ class Session:
         limit = os.environ.get("ROTA_MAX_SLOWDOWN")
         self._segments = Segments(os.environ.get("ROTA_MARKS"), limit)
         self._gate = Gate.told(os.environ.get("ROTA_FILLS"), self._is_awaited)
-        self._turns = Turns(self._pulse)
+        self._turns = Turns(self._pulse, self._gate)
         parts = (self._world, self._member, self._progress, self._segments, self._gate, self._turns)
         self._training = Training(*parts)
         self._curve = Curve()

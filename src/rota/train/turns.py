@@ -4,6 +4,11 @@ The host of the node's island gives the steps of all gangs one order (:mod:`rota
 that their collectives meet in the same order on every GPU. A rank says that it is ready for its
 next step, waits for its turn, and passes it on when the step is over. It leaves its seat before it
 leaves its process group, or its GPU; whatever comes after that needs another seat.
+
+In the background a rank says that it is ready once its gate is open. So the turns of such a gang
+begin in gaps of all of its GPUs, and those of its reductions when all ranks have come to them: none
+is on its GPU while it waits for another one's gap. Its gate holds back each piece within a turn,
+too. Nobody in the foreground waits for it: its turns are on rings of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +31,10 @@ from rota.flow.page import (
     Page,
 )
 from rota.live.wire import COMPUTING, WAITING, Message
+from rota.share.gate import Gate
 from rota.train.pulse import Pulse
 
+REDUCTION = -1  # the piece of a gate
 STEPS = 1  # what the host knows all steps of a training by
 MEMORY_STEPS = 8  # what a step takes is the mean of so many
 
@@ -37,7 +44,7 @@ class Seat:
 
     def __init__(self, told: Message) -> None:
         folder = Path(told["folder"])
-        self.slot, self.device = told["slot"], told["device"]
+        self.slot, self.ring = told["slot"], told["ring"]
         self.page = Page(folder / "page", told["devices"], SLOTS)
         self.bells = Bells(folder)
         self.host = os.pidfd_open(told["host"])
@@ -52,7 +59,7 @@ class Seat:
 
     def wait(self) -> bool:
         """Wait for the turn; False if the seat has been given up, or its host is gone."""
-        while self.page.head(self.device) != self.slot:
+        while self.page.head(self.ring) != self.slot:
             ready = {descriptor for descriptor, _ in self.poll.poll()}
             if self.host in ready or self.is_given_up:
                 return False
@@ -61,11 +68,11 @@ class Seat:
 
     def pass_on(self) -> None:
         """The turn is over: the next one's owner is to know, or the host."""
-        turn = self.page.done(self.device) + 1
-        self.page.pass_on(self.device, turn)
-        following = self.page.head(self.device)
+        turn = self.page.done(self.ring) + 1
+        self.page.pass_on(self.ring, turn)
+        following = self.page.head(self.ring)
         self.bells.ring(following if following >= 0 else HOST)
-        if self.page.issued(self.device) - turn < 2:
+        if self.page.issued(self.ring) - turn < 2:
             self.bells.ring(HOST)
 
     def close(self) -> None:
@@ -81,10 +88,11 @@ class Turns:
     """The turns of one rank; without a seat its steps wait for nobody.
 
     ``tell`` is called with the key of each seat that is taken, and with None when it is left.
+    ``gate`` is that of a rank in the background.
     """
 
-    def __init__(self, pulse: Pulse) -> None:
-        self._pulse = pulse
+    def __init__(self, pulse: Pulse, gate: Gate | None = None) -> None:
+        self._pulse, self._gate = pulse, gate if gate is not None and gate.on else None
         self._seat: Seat | None = None
         self._step = self._steps = 0  # of this seat: of the present one, and those measured
         self._has_turn = False
@@ -119,6 +127,8 @@ class Turns:
             return
         self._step += 1
         self._pulse.enter(WAITING)
+        if self._gate is not None:
+            self._gate.await_gap(REDUCTION)
         seat.page.tell(seat.slot, READY, self._step)
         seat.bells.ring(HOST)
         self._has_turn = seat.wait()
@@ -126,6 +136,13 @@ class Turns:
         if not self._has_turn:
             self.leave()
         self._began_ns = time.monotonic_ns()
+
+    def meet(self) -> None:
+        """A reduction begins: in the background it has a turn of its own."""
+        if self._gate is not None and self._has_turn:
+            self.end()
+            self.begin()
+            self._gate.ask(REDUCTION)
 
     def end(self) -> None:
         """The step is over: pass the turn on."""

@@ -22,7 +22,7 @@ class Turns(turns.Turns):
     def begin(self):
         super().begin()
         if self._has_turn and not self.held:
-            gpu = self._seat.device
+            gpu = self._seat.ring
             lock = os.open(FOLDER / f"gpu{gpu}", os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ class Turns(turns.Turns):
 
     def end(self):
         if self.held:
-            gpu = self._seat.device
+            gpu = self._seat.ring
             os.close(self.held.pop())
             with open(FOLDER / "turns", "a") as told:
                 told.write(f"{os.environ['ROTA_JOB_ID']} {gpu}\n")

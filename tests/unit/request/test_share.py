@@ -27,6 +27,11 @@ def test_a_share_is_read_and_comes_back(share, found):
     assert parse_job(request.to_fields(), workdir="").share == found
 
 
+def test_a_background_job_may_be_a_gang():
+    request = parse(share={"role": "background"}, resources={"gpus": 2})
+    assert (request.share, request.gpus) == (Share(BACKGROUND), 2)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -42,12 +47,12 @@ def test_a_share_is_read_and_comes_back(share, found):
             "share.max_slowdown: 1.1.*foreground",
         ),
         (
-            {"share": {"role": "background"}, "resources": {"gpus": 2}},
-            "resources.gpus: 2.*exactly one GPU",
+            {"share": {"role": "background"}, "resources": {"gpus": "1..4"}},
+            "resources.gpus: '1..4'.*one size.*gpus: 1",
         ),
         (
-            {"share": {"role": "background"}, "resources": {"gpus": "1..4"}},
-            "resources.gpus: '1..4'.*gpus: 1",
+            {"share": {"role": "background"}, "processes": "flow", "resources": {"gpus": 2}},
+            "resources.gpus: 2.*exactly one GPU",
         ),
         (
             {"share": {"role": "background"}, "batch": {"mode": "adapt", "max_global": 64}},

@@ -21,13 +21,13 @@ class Gang:
     def __init__(self, host, folder, key):
         devices = list(range(DEVICES))
         told = island.Ranks(number=1, key=key, devices=devices, pids=[os.getpid()] * DEVICES)
-        self.slots = host.admit(told)
+        self.slots, rings = host.admit(told)
         self.said = []
         self.ranks = [Turns(Pulse(None)) for _ in devices]
-        for device, (turns, slot) in enumerate(zip(self.ranks, self.slots, strict=True)):
+        for turns, slot, ring in zip(self.ranks, self.slots, rings, strict=True):
             where = {"folder": str(folder), "devices": DEVICES, "host": os.getpid()}
             turns.tell = self.said.append
-            turns.take(where | {"key": key, "slot": slot, "device": device})
+            turns.take(where | {"key": key, "slot": slot, "ring": ring})
 
 
 class Seen:

@@ -594,19 +594,20 @@ class Agent:
         return rank_requests(record, *where, slots, gpus, **options)
 
     def _memory_left(self, record: Record) -> int | None:
-        """What foreground attempts leave of the memory of a background one's GPU; None: no bound.
+        """What foreground attempts leave of each GPU's memory to a background one; None: no bound.
 
         One of which nothing is known yet is taken to need half of it.
         """
         if not (record.background and self.devices.memory_gb):
             return None
-        left = int(self.devices.memory_gb * 1e9)
+        left = dict.fromkeys(record.gpus, int(self.devices.memory_gb * 1e9))
         for attempt in self.attempts.values():
-            taken = not attempt.record.background and attempt.ended is None
-            if taken and not set(attempt.record.gpus).isdisjoint(record.gpus):
-                used = self._meter.usage(attempt).get("memory_most_bytes")
-                left -= left // 2 if used is None else min(left, used)
-        return left
+            if attempt.record.background or attempt.ended is not None:
+                continue
+            used = self._meter.usage(attempt).get("memory_most_bytes")
+            for gpu in left.keys() & set(attempt.record.gpus):
+                left[gpu] -= left[gpu] // 2 if used is None else min(left[gpu], used)
+        return min(left.values())
 
     def _forget(self, job_id: str, number: int) -> None:
         attempt = self.attempts.get((job_id, number))

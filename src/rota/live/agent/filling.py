@@ -1,9 +1,10 @@
 """The background attempts of a node: beside whom each is, how it is held back, how both fare.
 
-Each process of a foreground attempt has a page, and a background attempt a link to the page of the
-process on its GPU: a session's gate asks by it before each piece. A program without a session, or
-one that computes beside its pieces where CPU cores stand for GPUs, is run in slices of time. All of
-it is found out anew from the attempts' records, so that the agent's successor goes on with it.
+Each process of a foreground attempt has a page, and each process of a background attempt a link to
+the page of the one on its GPU: a session's gate asks by it before each piece. A program without a
+session, one process that has several GPUs, or one that computes beside its pieces where CPU cores
+stand for GPUs, is run in slices of time. All of it is found out anew from the attempts' records, so
+that the agent's successor goes on with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -20,12 +22,13 @@ from typing import NamedTuple
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.cpu_groups import Groups, GroupsV1
-from rota.live.agent.launching import FILLS, has_pages, page_of
+from rota.live.agent.launching import fills_of, has_pages, page_of
 from rota.live.agent.meter import cpu_seconds
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.share.controllers import SlowdownFeedback, Totals
+from rota.share.marks import NOBODY, Seen
 from rota.share.page import PageReader, is_told, read_fill, tell_mute
 from rota.share.stop import Duty, Throttle
 from rota.share.weight import Autogroup, CgroupWeight, Way, measure
@@ -36,7 +39,6 @@ LEAST_STEPS, PATIENCE_S = 16, 30.0  # at least so many, unless it takes too long
 # CPU time in a second beside the pieces: more is work that no gate holds back, and it is over once
 # there has been less than the other for so long.
 STRAY, NO_STRAY, NO_STRAY_S = 0.1, 0.02, 30.0
-SEVERAL = "several.marks"  # the page that stands for several foreground attempts on one GPU
 ON_DEVICE = {State.STARTING, State.ADOPTED, State.RUNNING, State.SUSPENDING, State.RESUMING}
 
 log = logging.getLogger("rota.agent")
@@ -102,117 +104,184 @@ class Filling:
 
 
 class Beside(NamedTuple):
-    """The foreground attempt beside a background one, or the first of several, and the page."""
+    """The foreground attempt on a background one's GPU, or the first of several, and the page.
+
+    ``limit`` is the slowdown that it allows, the least that any of them does.
+    """
 
     job_id: str
     page: Path
+    limit: float
 
 
-class Hold:
-    """One background attempt: the page that it follows, and its throttle, if it has one."""
+class Device:
+    """One GPU of a background attempt: the page that is followed there, and CPU time beside it."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._link = attempt.folder / FILLS
-        self._beside: Beside | None = None
-        self._duty: Duty | None = None
-        self._throttling: asyncio.Task[None] | None = None
-        self._throttle: Throttle | None = None
-        self._stray_until_s = 0.0
-        self._before: tuple[float, Totals | None] | None = None
+    def __init__(self, attempt: Attempt, position: int) -> None:
+        self._attempt, self._position = attempt, position
+        own = len(attempt.record.members) == len(attempt.record.gpus)
+        self.link = fills_of(attempt.folder, attempt.record.members[position] if own else position)
+        self.beside: Beside | None = None
+        self._reader = PageReader(Path())
+        self._read: Path | None = None  # the page that the reader has
         self._cpu: tuple[float, float, float] | None = None  # when, CPU time, that of pieces
-        self._cpu_at_s = 0.0
+
+    @property
+    def gpu(self) -> int:
+        """The GPU by its number on the node."""
+        return self._attempt.record.gpus[self._position]
 
     # -- the page ------------------------------------------------------------------------------
 
-    def stand_beside(self, mates: Sequence[Attempt], now_s: float) -> None:
-        """Follow the page of these foreground attempts, which have its GPU as well."""
-        beside = self._page_of(mates) if mates else None
-        if beside != self._beside:
-            self._beside, self._before = beside, None
-        try:
-            if beside is None:
-                self._link.unlink(missing_ok=True)
-                return
-            if not is_told(beside.page) and (pid := self._worker_of(mates)):
-                tell_mute(beside.page, pid, min(each.record.max_slowdown for each in mates))
-            if os.path.realpath(self._link) != str(beside.page.resolve()):
-                draft = self._link.with_name("fills.new")
-                draft.unlink(missing_ok=True)
-                draft.symlink_to(beside.page)
-                draft.replace(self._link)
-        except OSError as error:
-            if now_s >= self._stray_until_s:
-                about = (self._attempt.job_id, beside.job_id if beside else None, error)
-                log.warning("job %s can't be told that it is beside job %s: %s", *about)
-            self._stray_until_s = now_s + NO_STRAY_S  # without a page its gate holds nothing back
+    def stand_beside(self, mates: Sequence[Attempt]) -> None:
+        """Follow the page of these foreground attempts. Raises OSError if that can't be told."""
+        beside = self.beside = self._page_of(mates) if mates else None
+        if beside is None:
+            self.link.unlink(missing_ok=True)
+            return
+        if not is_told(beside.page) and (pid := self._worker_of(mates)):
+            tell_mute(beside.page, pid, beside.limit)
+        if os.path.realpath(self.link) != str(beside.page.resolve()):
+            draft = self.link.with_name(f"{self.link.name}.new")
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(beside.page)
+            draft.replace(self.link)
 
     def _page_of(self, mates: Sequence[Attempt]) -> Beside:
         """The page to follow: that of the process on the GPU, or one that stands for several."""
-        mate = mates[0]
+        mate, limit = mates[0], min(each.record.max_slowdown for each in mates)
         if len(mates) > 1:
-            return Beside(mate.job_id, self._attempt.folder / SEVERAL)
-        return Beside(mate.job_id, page_of(mate.folder, self._rank_of(mate).index))
+            name = f"several{self._position or ''}.marks"
+            return Beside(mate.job_id, self._attempt.folder / name, limit)
+        return Beside(mate.job_id, page_of(mate.folder, self._rank_of(mate).index), limit)
 
     def _rank_of(self, mate: Attempt) -> Rank:
-        """The foreground process on the attempt's GPU."""
-        (gpu,) = self._attempt.record.gpus
-        return mate.members[mate.record.gpus.index(gpu) if has_pages(mate.record) else 0]
+        """The foreground process on the GPU."""
+        gpus = mate.record.gpus
+        return mate.members[gpus.index(self.gpu) if has_pages(mate.record) else 0]
 
     def _worker_of(self, mates: Sequence[Attempt]) -> int:
         """A foreground process that is alive; 0 if none is yet."""
         return next((rank.worker for rank in map(self._rank_of, mates) if rank.alive), 0)
 
-    # -- slices of time ------------------------------------------------------------------------
+    def seen(self, now_s: float) -> Seen:
+        """What is seen of the foreground there."""
+        page = self.beside.page if self.beside is not None else None
+        if page != self._read:
+            self.close()
+            self._read = page
+            if page is not None:
+                self._reader = PageReader(page)
+        return self._reader.read(now_s) if page is not None else NOBODY
 
-    def is_stray(self, now_s: float, *, cores: bool) -> bool:
-        """True if it computes where no gate holds it back. ``cores``: they stand for GPUs."""
-        if self._beside is None:
-            return False
-        if self._rank.writer is None:
-            return True
-        if cores and now_s >= self._cpu_at_s:
-            self._cpu_at_s = now_s + 1.0
-            if self._stray(now_s) > (NO_STRAY if now_s < self._stray_until_s else STRAY):
-                self._stray_until_s = now_s + NO_STRAY_S
-        return now_s < self._stray_until_s
+    def close(self) -> None:
+        """Look at no page."""
+        self._reader.close()
+        self._read = None
 
-    def _stray(self, now_s: float) -> float:
-        """CPU time beside its pieces since the last look, for each second; a piece may go on."""
-        told, before = read_fill(self._link), self._cpu
+    # -- how it goes ---------------------------------------------------------------------------
+
+    def stray(self, rank: Rank, now_s: float) -> float:
+        """A rank's CPU time beside its pieces since the last look, for each second."""
+        told, before = read_fill(self.link), self._cpu
         pieces_s = told.busy_s if told is not None else 0.0
-        self._cpu = now_s, cpu_seconds([self._rank.shim]), pieces_s
+        self._cpu = now_s, cpu_seconds([rank.shim]), pieces_s
         if before is None:
             return 0.0
         then_s, cpu_before_s, pieces_before_s = before
         spent_s = self._cpu[1] - cpu_before_s
         return (spent_s - (pieces_s - pieces_before_s)) / (now_s - then_s)
 
+    def totals(self) -> Totals | None:
+        """What the gate there has told; None if nothing."""
+        told = read_fill(self.link)
+        return Totals(*told[3:]) if told is not None else None
+
+
+class Hold:
+    """One background attempt: the pages that it follows, and its throttle, if it has one.
+
+    Its processes are throttled together: a gang runs while each of its GPUs has a gap.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._devices = [Device(attempt, i) for i in range(len(attempt.record.gpus))]
+        self._duty: Duty | None = None
+        self._throttling: asyncio.Task[None] | None = None
+        self._throttle: Throttle | None = None
+        self._stray_until_s = 0.0
+        self._before: tuple[float, list[Totals | None]] | None = None
+        self._cpu_at_s = 0.0
+
+    # -- the pages -----------------------------------------------------------------------------
+
+    def stand_beside(self, mates: Sequence[Attempt], now_s: float) -> None:
+        """Follow the pages of these foreground attempts, which have some of its GPUs as well."""
+        for device in self._devices:
+            there = [mate for mate in mates if device.gpu in mate.record.gpus]
+            before = device.beside
+            try:
+                device.stand_beside(there)
+            except OSError as error:
+                if now_s >= self._stray_until_s:
+                    whom = device.beside.job_id if device.beside is not None else None
+                    about = (self._attempt.job_id, whom, error)
+                    log.warning("job %s can't be told that it is beside job %s: %s", *about)
+                self._stray_until_s = now_s + NO_STRAY_S  # without a page no gate holds it back
+            if device.beside != before:
+                self._before = None
+
+    # -- slices of time ------------------------------------------------------------------------
+
+    def is_stray(self, now_s: float, *, cores: bool) -> bool:
+        """True if it computes where no gate holds it back. ``cores``: they stand for GPUs."""
+        if all(device.beside is None for device in self._devices):
+            return False
+        if not self._has_gates:
+            return True
+        if cores and now_s >= self._cpu_at_s:
+            self._cpu_at_s = now_s + 1.0
+            each = zip(self._devices, self._ranks, strict=True)
+            stray = max(device.stray(rank, now_s) for device, rank in each)
+            if stray > (NO_STRAY if now_s < self._stray_until_s else STRAY):
+                self._stray_until_s = now_s + NO_STRAY_S
+        return now_s < self._stray_until_s
+
+    @property
+    def _has_gates(self) -> bool:
+        """True if a process on each GPU asks for itself."""
+        ranks = self._ranks
+        return len(ranks) == len(self._devices) and all(rank.writer for rank in ranks)
+
     def throttle(self) -> None:
         """Run the attempt in slices from now on, until :meth:`let_go`."""
         if self._throttling is None:
-            self._duty = Duty(SlowdownFeedback())
+            self._duty = Duty([SlowdownFeedback() for _ in self._devices])
             self._before = None
             self._throttling = asyncio.create_task(self._run_in_slices(self._duty))
 
     async def _run_in_slices(self, duty: Duty) -> None:
-        attempt, rank = self._attempt, self._rank
-        page, reader = Path(), PageReader(Path())
-        self._throttle = Throttle(rank.shim, duty, rank.signal)
+        attempt, ranks = self._attempt, self._ranks
+        self._throttle = Throttle([rank.shim for rank in ranks], duty, self._signal)
         try:
-            while _runs(attempt) and not attempt.stopping and rank.alive:
+            while _runs(attempt) and not attempt.stopping and any(rank.alive for rank in ranks):
                 now_s = time.monotonic()
-                if self._beside is None or (rank.writer and now_s >= self._stray_until_s):
+                if all(device.beside is None for device in self._devices):
                     break
-                if page != self._beside.page:
-                    reader.close()
-                    page = self._beside.page
-                    reader = PageReader(page)
-                await asyncio.sleep(self._throttle.turn(reader.read(now_s), now_s))
+                if self._has_gates and now_s >= self._stray_until_s:
+                    break
+                seen = [device.seen(now_s) for device in self._devices]
+                await asyncio.sleep(self._throttle.turn(seen, now_s))
         finally:
             self._throttle.close()
-            reader.close()
+            for device in self._devices:
+                device.close()
             self._throttle = self._duty = self._throttling = self._before = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self._ranks:
+            rank.signal(number)
 
     def let_go(self) -> None:
         """Run it as it comes."""
@@ -222,13 +291,17 @@ class Hold:
             self._throttling.cancel()
 
     @property
-    def _rank(self) -> Rank:
-        return self._attempt.members[0]
+    def _ranks(self) -> list[Rank]:
+        return self._attempt.members
 
     # -- how it goes ---------------------------------------------------------------------------
 
     def report(self, now_s: float) -> Message | None:
-        """How it went since the last report, once there is enough to tell; None before."""
+        """How it went since the last report, once there is enough to tell; None before.
+
+        Of a gang the harvest is the least on any of its GPUs, and the slowdown that of the job
+        which is nearest to its limit, or most beyond it.
+        """
         if self._before is None:
             self._before = now_s, self._totals()
             return None
@@ -236,26 +309,45 @@ class Hold:
         passed_s, now = now_s - then_s, self._totals()
         if passed_s < TELL_EVERY_S:
             return None
-        if now is None or before is None:
+        mates = [device.beside for device in self._devices]
+        is_alone = all(mate is None for mate in mates)
+        fared = [
+            (mate, _since(was, be), min(1.0, max(0.0, be.busy_s - was.busy_s) / passed_s))
+            for mate, was, be in zip(mates, before, now, strict=True)
+            if was is not None and be is not None
+        ]
+        if len(fared) < len(mates):
             self._before = None
-            return self._told(None, 1.0) if self._beside is None else None
-        steps, alone_s = now.steps - before.steps, now.alone_s - before.alone_s
-        if self._beside is not None and steps < LEAST_STEPS and passed_s < PATIENCE_S:
+            return self._told(None, None, 1.0) if is_alone else None
+        beside = [(mate, *since) for mate, since, _ in fared if mate is not None]
+        steps = min((count for _, count, _ in beside), default=LEAST_STEPS)
+        if steps < LEAST_STEPS and passed_s < PATIENCE_S:
             return None
         self._before = now_s, now
-        slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
-        return self._told(slowdown, min(1.0, max(0.0, now.busy_s - before.busy_s) / passed_s))
+        harvest = min(part for _, _, part in fared)
+        known = [
+            (slowdown / mate.limit, slowdown, mate) for mate, _, slowdown in beside if slowdown
+        ]
+        if known:
+            _, slowdown, mate = max(known, key=lambda each: each[0])
+            return self._told(mate.job_id, slowdown, harvest)
+        return self._told(beside[0][0].job_id if beside else None, None, harvest)
 
-    def _told(self, slowdown: float | None, harvest: float) -> Message:
-        beside = self._beside.job_id if self._beside is not None else None
+    def _told(self, beside: str | None, slowdown: float | None, harvest: float) -> Message:
         told = {"beside": beside, "slowdown": slowdown, "harvest": harvest}
         return self._attempt.about("filling") | told
 
-    def _totals(self) -> Totals | None:
+    def _totals(self) -> list[Totals | None]:
         if self._duty is not None:
-            return self._duty.totals()
-        told = read_fill(self._link)
-        return Totals(*told[3:]) if told is not None else None
+            return list(self._duty.totals())
+        return [device.totals() for device in self._devices]
+
+
+def _since(before: Totals, now: Totals) -> tuple[int, float | None]:
+    """The steps of the foreground between two totals, and their slowdown if it is known."""
+    alone_s = now.alone_s - before.alone_s
+    slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
+    return now.steps - before.steps, slowdown
 
 
 class Weight:
@@ -320,7 +412,7 @@ def _runs(attempt: Account) -> bool:
 
 
 def _is_beside(other: Attempt, attempt: Attempt) -> bool:
-    """True if the other one is in the foreground on the background attempt's GPU."""
+    """True if the other one is in the foreground on a GPU of the background attempt."""
     return (
         not other.record.background
         and other.state in ON_DEVICE

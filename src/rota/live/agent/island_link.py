@@ -77,16 +77,13 @@ class IslandLink:
         await self._ask(lambda n: Seat(number=n, key=key, **fields), ANSWERS_S)
         self._seated.add(key)
 
-    async def ranks(self, key: str, devices: list[int], pids: list[int]) -> tuple[list[int], int]:
-        """Take a seat for ranks of a training: their slots, and the host's process.
+    async def ranks(self, key: str, **fields: Any) -> Done:
+        """Take a seat for ranks of a training: their slots and rings, and the host's process.
 
         Starts the host if there is none. Raises AgentError.
         """
         await self._ensure()
-        done = await self._ask(
-            lambda number: Ranks(number=number, key=key, devices=devices, pids=pids), ANSWERS_S
-        )
-        return done.slots, done.host
+        return await self._ask(lambda n: Ranks(number=n, key=key, **fields), ANSWERS_S)
 
     def has(self, key: str) -> bool:
         """True if there is such a seat: a host that was killed has lost all."""

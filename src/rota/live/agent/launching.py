@@ -31,7 +31,7 @@ from rota.share.mps import mps_environment
 MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
-FILLS = "fills"  # a background attempt's link to the page of the process that it is beside
+FILLS = "fills"  # a background rank's link to the page of the process that it is beside
 FLOW_KEEPS = "the buffers of a flow job are in its workers"  # why it can't be without processes
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
@@ -134,7 +134,7 @@ def rank_requests(
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
         if record.background:
-            environment["ROTA_FILLS"] = str(folder / FILLS)
+            environment["ROTA_FILLS"] = str(fills_of(folder, slot))
             if memory_bytes is not None:
                 environment["ROTA_MEMORY_BYTES"] = str(memory_bytes)
         elif has_pages(record):
@@ -244,6 +244,11 @@ def has_pages(record: Record) -> bool:
 def page_of(folder: Path, slot: int) -> Path:
     """The page that a process of the attempt with this folder tells its segments in."""
     return folder / f"rank{slot}.marks"
+
+
+def fills_of(folder: Path, slot: int) -> Path:
+    """The link by which a process of a background attempt finds the page that it is to follow."""
+    return folder / (f"{FILLS}{slot}" if slot else FILLS)
 
 
 def whole_cores(millicores: int) -> int:

@@ -1,5 +1,8 @@
 """Gangs of trainings on the same GPUs take turns, as flow jobs do: the agent's part of it.
 
+Those in the background take turns among each other alone, and so does a gang that is beside
+somebody in the foreground: then its turns begin on all of its GPUs together.
+
 The ranks of a training that is to take turns get a seat on the node's island, all at one boundary
 of their steps; they leave it by themselves when they are suspended or change their gang, and get
 another one after that. What a rank has is known from the rank, so that an agent's successor goes on
@@ -72,19 +75,21 @@ class Ordering:
         key = f"{attempt.job_id}.{attempt.number}.{secrets.token_hex(4)}"
         hold = Hold(attempt, key)
         try:
-            slots, host = [0] * len(hold.ranks), 0
+            slots, rings, host = [0] * len(hold.ranks), hold.gpus, 0
             if seated:
                 pids = [rank.session for rank in hold.ranks]
                 if not all(pids):
                     raise AgentError("the processes of its sessions are not known")
-                slots, host = await self._island.ranks(key, hold.gpus, pids)
+                where = {"devices": hold.gpus, "background": attempt.record.background}
+                done = await self._island.ranks(key, pids=pids, **where)
+                slots, rings, host = done.slots, done.rings, done.host
             attempt.hold = hold
             told = {"folder": str(self._island.folder), "devices": self._devices, "host": host}
             if not await hold.reached():
                 hold.release()
                 raise AgentError("its ranks do not hold")
-            for rank, slot, gpu in zip(hold.ranks, slots, hold.gpus, strict=True):
-                mine = {"slot": slot, "device": gpu, "key": key if seated else None}
+            for rank, slot, ring in zip(hold.ranks, slots, rings, strict=True):
+                mine = {"slot": slot, "ring": ring, "key": key if seated else None}
                 rank.send({"type": "turns", "round": key} | told | mine)
             await hold.over(key if seated else None)
         except AgentError as error:
@@ -153,20 +158,25 @@ class Hold:
 def in_gangs(attempts: Collection[Attempt]) -> set[Attempt]:
     """Those that have a GPU together with another one, of which at least one is a gang.
 
-    One without a session, or of the background, is not ordered, and nobody is beside it.
+    The two are of one layer, or the gang is in the background and the other one is not. One without
+    a session is not ordered, and nobody of its layer is beside it.
     """
-    there = [
-        each
-        for each in attempts
-        if each.state == State.RUNNING
-        and not each.record.background
-        and (each.seat is not None or each.record.suspension == "boundary")
-    ]
     found: set[Attempt] = set()
+    running = [each for each in attempts if each.state == State.RUNNING]
+    there = [each for each in running if each.seat is not None or _has_boundaries(each)]
     for each in there:
-        gpus = set(each.record.gpus)
+        gpus, background = set(each.record.gpus), each.record.background
         for other in there:
             gang = max(len(gpus), len(other.record.gpus)) > 1
-            if other is not each and gang and not gpus.isdisjoint(other.record.gpus):
+            same = other is not each and other.record.background == background
+            if same and gang and not gpus.isdisjoint(other.record.gpus):
                 found |= {each, other}
+        if background and len(gpus) > 1:
+            front = (other.record for other in running if not other.record.background)
+            if any(not gpus.isdisjoint(record.gpus) for record in front):
+                found.add(each)
     return found
+
+
+def _has_boundaries(attempt: Attempt) -> bool:
+    return attempt.record.suspension == "boundary"

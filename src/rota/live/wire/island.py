@@ -50,13 +50,15 @@ class Ranks(Struct, tag="ranks", kw_only=True):
     """The ranks of a training take turns on these devices, one each; answered with their slots.
 
     ``pids`` are their processes. The seat is given up when each of them has ended or left it, or by
-    :class:`Dismiss`, whatever they do then.
+    :class:`Dismiss`, whatever they do then. Those in the ``background`` take turns among each other
+    alone: nobody in the foreground ever waits for one of them.
     """
 
     number: Number
     key: Key
     devices: list[int]
     pids: list[Annotated[int, Meta(gt=0, lt=1 << 31)]]
+    background: bool = False
 
 
 class Pause(Struct, tag="pause"):
@@ -139,13 +141,15 @@ class Seen(Struct, kw_only=True):
 class Done(Struct, tag="done"):
     """What was asked for is done, or why not; after a look with what was seen.
 
-    For ranks of a training their ``slots`` on the island's page, and the process of the ``host``.
+    For ranks of a training their ``slots`` and the ``rings`` of their turns on the island's page,
+    and the process of the ``host``.
     """
 
     number: int
     error: str | None = None
     seen: list[Seen] = []
     slots: list[int] = []
+    rings: list[int] = []
     host: int = 0
 
 

@@ -110,11 +110,11 @@ def _main_layer(
 def _background(
     state: ClusterState, starting: list[tuple[int, Allocation]]
 ) -> list[tuple[int, Allocation]]:
-    """Those of background jobs; of two that want one GPU after another, the first."""
-    taken, found = set[Allocation](), []
+    """Those of background jobs; of two that want a GPU after another, the first."""
+    taken, found = list[Allocation](), []
     for row, needed in starting:
-        if needed.background and needed not in taken:
-            taken.add(needed)
+        if needed.background and not any(needed.meets(other) for other in taken):
+            taken.append(needed)
             found.append((row, needed))
     return found
 

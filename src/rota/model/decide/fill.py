@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from rota.errors import PlanError
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, background_on_node, gpus_text, indices
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.notes import Notes, fault_in
@@ -83,8 +83,12 @@ def _check_places(state: ClusterState, places: dict[int, Allocation | None]) -> 
     for row, place in places.items():
         if place is None:
             continue
-        if not isinstance(place, Allocation) or not place.background or place.num_gpus != 1:
-            _refuse(state, row, f"{place!r:.100}; give it one GPU of the layer of background jobs")
+        wanted_gpus = state.spec[row].num_gpus
+        if not isinstance(place, Allocation) or not (
+            place.background and place.num_gpus == wanted_gpus and len(place.parts) == 1
+        ):
+            what = f"{gpus_text(wanted_gpus)} of one node, on the layer of background jobs"
+            _refuse(state, row, f"{place!r:.100}; give it {what}")
         node, home = place.parts[0][0], state.home[row] or state.held[row]
         if not 0 <= node < len(state.offered) or not state.offered[node].alive:
             _refuse(state, row, f"a GPU of node {node}, which is not there, or closed")
@@ -117,9 +121,10 @@ def leave_room(state: ClusterState, view: View, plan: Plan, added: FillPlan) -> 
     others = _memory_of_foreground(state, plan)
     allocations, reasons = dict(added.allocations), dict(added.reasons)
     for row, place in places.items():
-        node = place.parts[0][0]
-        beside = {other for other, where in others if where.meets(place)}
-        if not view.has_room(node, (row, *beside)):
+        node, mask = place.parts[0]
+        gpus = (background_on_node(node, 1 << gpu) for gpu in indices(mask))
+        beside = [{other for other, where in others if where.meets(gpu)} for gpu in gpus]
+        if not all(view.has_room(node, (row, *mates)) for mates in beside):
             allocations[row] = None
             if state.target[row] is None:
                 del allocations[row]

@@ -1,9 +1,10 @@
 """Background jobs in the gaps of GPUs (DeepPool, MLSys 2022, section 5).
 
-Each job gets a GPU that is idle, or else the largest part of one that foreground jobs leave, those
-that have run least first. Beside a foreground job it is on trial until that one's steps have been
-within their limit for long enough. A trial that slows them more is undone at once, and the pair is
-left alone for a pause that doubles each time.
+Each job gets GPUs of a node that are idle, or else those of which foreground jobs leave most, those
+jobs that have run least first. A gang has all of its GPUs or none, and the least share of any of
+them. Beside a foreground job it is on trial until that one's steps have been within their limit for
+long enough. A trial that slows them more is undone at once, and the pair is left alone for a pause
+that doubles each time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cached_property, partial
 from math import isfinite
 from typing import Any
 
-from rota.model.allocation import Allocation, background_on_node
+from rota.model.allocation import Allocation, background_on_node, indices
 from rota.model.events import FillMeasured
 from rota.model.job import MAX_SLOWDOWN
 from rota.model.notes import Undone
@@ -23,20 +24,22 @@ from rota.model.reason import Reason
 from rota.model.view import View
 from rota.policy.base import to_instant
 from rota.policy.cpus.stage import Residents
-from rota.policy.fill.gaps import Gap, Gaps
+from rota.policy.fill.gaps import Gap, Gaps, joined
 from rota.policy.fill.pairs import Pairs, pause_s
 from rota.policy.fill.refusal import Refusal, Why
 from rota.policy.fill.seating import (
     GAIN,
     LEAST_SHARE,
     Offer,
+    Place,
     Seat,
+    Turn,
     Where,
     best,
     in_order,
     longest_served,
     pays,
-    where,
+    wheres,
 )
 from rota.policy.fill.stage import FillStage
 from rota.policy.fill.trial import (
@@ -92,9 +95,9 @@ class _Filling:
         self.own = {row: dict(self.marks.get(str(row), {})) for row in sorted(view.background)}
         self.trials: dict[int, Trial] = {}  # of those that have a GPU
         self.gap: dict[int, Gap] = {}  # likewise
-        self.taken: dict[Where, int] = {}  # the background row that has a GPU
+        self.taken: dict[Where, int] = {}  # the background row that has that GPU
         self.undone: set[int] = set()  # in this decision
-        self._free: list[Gap] = []  # the gaps that nobody fills, while so many are taken
+        self._free: list[Gap] = []  # single GPUs that nobody fills, while so many are taken
         self._num_taken = -1
         self.probes: dict[int, tuple[Probe, ...]] = {}
         self.told_undone: dict[int, Undone] = {}
@@ -116,18 +119,18 @@ class _Filling:
 
     @cached_property
     def open(self) -> list[Gap]:
-        """All gaps, the largest first, whoever fills them."""
+        """The gaps of single GPUs, the largest first, whoever fills them."""
         return self.gaps.all()
 
     # -- who stays ----------------------------------------------------------------------------
 
     def _stays(self, row: int) -> bool:
-        """True if the job keeps its GPU; its trial is judged, and goes on."""
+        """True if the job keeps its GPUs; its trial is judged, and goes on."""
         target = self.view.target[row]
         if target is None or not self.view.nodes[target.parts[0][0]].alive:
             return False
         node, mask = target.parts[0]
-        gap = self.gaps.at(node, mask.bit_length() - 1)
+        gap = self.gaps.on(node, indices(mask))
         refused = self._refusal(row, gap)
         if refused is not None:
             if refused.is_undone:
@@ -147,21 +150,23 @@ class _Filling:
 
     def _sit(self, row: int, gap: Gap, trial: Trial) -> None:
         self._num_taken = -1
-        self.trials[row], self.gap[row], self.taken[where(gap)] = trial, gap, row
+        self.trials[row], self.gap[row] = trial, gap
+        self.taken |= dict.fromkeys(wheres(gap), row)
 
     def _rise(self, row: int) -> None:
         self._num_taken = -1
         del self.trials[row]
-        del self.taken[where(self.gap.pop(row))]
+        for at in wheres(self.gap.pop(row)):
+            del self.taken[at]
 
     def _last_trial(self, row: int, gap: Gap) -> Trial | None:
-        """The job's trial on a GPU as it was remembered; None if it is new there."""
+        """The job's trial on these GPUs as it was remembered; None if it is new there."""
         mark = self.own[row].get("trial")
         trial = read(mark) if mark else None
         return trial if trial is not None and trial[:2] == gap[:2] else None
 
     def _trial(self, row: int, gap: Gap) -> Trial:
-        """The job's trial on a GPU; a new one if it is new there, or others are beside it now."""
+        """The job's trial on GPUs; a new one if it is new there, or others are beside it now."""
         trial = self._last_trial(row, gap)
         if trial is not None and trial.beside == gap.beside:
             return trial
@@ -171,7 +176,7 @@ class _Filling:
             known = all(pair is not None and pair.goes_well for pair in pairs)
             verdict = KEPT if known else PROBE
         share = self._share(row, gap)
-        return Trial(gap.node, gap.gpu, gap.beside, self.view.now_s, share, verdict)
+        return Trial(gap.node, gap.gpus, gap.beside, self.view.now_s, share, verdict)
 
     def _judged(self, row: int, trial: Trial) -> Trial:
         view, told = self.view, self.view.fill_measured(row)
@@ -217,7 +222,7 @@ class _Filling:
         measured = None
         if told is not None and isfinite(told.harvest):
             measured = 1.0 / told.slowdown + told.harvest
-        now_s, on = self.view.now_s, ((trial.node, 1 << trial.gpu),)
+        now_s, on = self.view.now_s, ((trial.node, _mask(trial.gpus)),)
         probe = Probe(now_s, WHAT, 1.0 + trial.predicted, measured, kept, trial.beside, on)
         self.probes[row] = (probe,)
 
@@ -225,6 +230,11 @@ class _Filling:
 
     def _refusal(self, row: int, gap: Gap) -> Refusal | None:
         """The reason for which a job can't be in a gap, also if it is there; None: it can."""
+        found = (self._refusal_on(row, each) for each in self.gaps.each(gap))
+        return next((each for each in found if each is not None), None)
+
+    def _refusal_on(self, row: int, gap: Gap) -> Refusal | None:
+        """The same for one GPU."""
         view = self.view
         wanted = view.spec[row].gpu_types
         if wanted and view.one_node_gangs and view.nodes[gap.node].gpu_type not in wanted:
@@ -241,7 +251,7 @@ class _Filling:
         return None
 
     def _new_refusal(self, row: int, gap: Gap) -> Refusal | None:
-        """The reason for which a job can't come to a gap; None: it can."""
+        """The reason for which a job can't come to a GPU; None: it can."""
         refused = self._refusal(row, gap)
         if refused is not None:
             return refused
@@ -255,17 +265,18 @@ class _Filling:
         return None
 
     def _can_go_on(self, row: int, gap: Gap) -> bool:
-        """True if the job's state, where it has some, can go on on that GPU."""
+        """True if the job's state, where it has some, can go on with that GPU."""
         view = self.view
         place = view.home[row] or view.held[row]
         if place is None:
             return True
         if not view.movable[row]:
-            return place.parts == ((gap.node, 1 << gap.gpu),)
+            node, mask = place.parts[0]
+            return node == gap.node and not _mask(gap.gpus) & ~mask
         return bool(view.portable[row]) or place.nodes() == (gap.node,)
 
     def _share(self, row: int, gap: Gap) -> float:
-        """The part of a GPU that a job is to get: as measured of such a pair, else as predicted."""
+        """The part of GPUs that a job is to get: as measured of such a pair, else as predicted."""
         if len(gap.beside) == 1:
             pair = self.pairs.of(row, gap.beside[0], self.own[row])
             if pair is not None and pair.goes_well and pair.harvest is not None:
@@ -274,6 +285,9 @@ class _Filling:
 
     def _offers(self, row: int, least: float = 0.0, *, known: bool = False) -> Iterator[Offer]:
         """The gaps of a share that nobody fills and the job can come to; ``known`` ones, or all."""
+        if self._wanted(row) > 1:
+            yield from self._offers_of_nodes(row, least, known=known)
+            return
         for gap in self._unfilled():
             if gap.share < least:
                 return
@@ -282,21 +296,57 @@ class _Filling:
                 if not gap.beside and (self.view.home[row] or self.view.held[row]) is None:
                     return  # none that follows is better
 
+    def _offers_of_nodes(self, row: int, least: float, *, known: bool) -> Iterator[Offer]:
+        """The same for a gang: the best GPUs of each node that has enough, and its former ones.
+
+        Its present GPUs count as unfilled, but for those beside a job beside which it gets nothing.
+        """
+        own = self.gap.get(row)
+        fillable = self._unfilled() + ([] if own is None else self._own_gaps(row, own))
+        by_node: dict[int, list[Gap]] = {}
+        for gap in sorted(fillable, key=_largest_first):
+            if gap.share >= least and (gap.is_known or not known):
+                by_node.setdefault(gap.node, []).append(gap)
+        wanted, home = self._wanted(row), self._home(row)
+        for node, gaps in sorted(by_node.items()):
+            usable = [gap for gap in gaps if self._new_refusal(row, gap) is None]
+            if len(usable) < wanted:
+                continue
+            places = [joined(usable[:wanted])]
+            if home is not None and home[0] == node:
+                former = [gap for gap in usable if gap.gpus[0] in home[1]]
+                places += [joined(former)] if len(former) == wanted else []
+            for place in places:
+                if own is None or place[:2] != own[:2]:
+                    yield Offer(place, self._share(row, place))
+
+    def _own_gaps(self, row: int, own: Gap) -> list[Gap]:
+        """The GPUs of a gang that it would keep, as gaps, when it moves to others."""
+        told = self.view.fill_measured(row)
+        leaves = -1 if told is None else told.beside
+        return [gap for gap in self.gaps.each(own) if leaves not in gap.beside]
+
+    def _wanted(self, row: int) -> int:
+        return self.view.spec[row].num_gpus
+
+    def _home(self, row: int) -> Place | None:
+        """Where the job is, or its state lies."""
+        place = self.view.home[row] or self.view.held[row]
+        if place is None:
+            return None
+        node, mask = place.parts[0]
+        return node, indices(mask)
+
     def _unfilled(self) -> list[Gap]:
-        """The gaps that nobody fills, the largest first."""
+        """The gaps of single GPUs that nobody fills, the largest first."""
         if self._num_taken != len(self.taken):
-            self._free = [gap for gap in self.open if where(gap) not in self.taken]
+            self._free = [gap for gap in self.open if wheres(gap)[0] not in self.taken]
             self._num_taken = len(self.taken)
         return self._free
 
     def _finds_gap(self, row: int) -> bool:
         """True if there is a gap for the job, which it has from now on."""
-        place = self.view.home[row] or self.view.held[row]
-        home = None
-        if place is not None:
-            node, mask = place.parts[0]
-            home = node, mask.bit_length() - 1
-        found = best(self._offers(row), home)
+        found = best(self._offers(row), self._home(row))
         if found is None:
             return False
         self._sit(row, found.gap, self._trial(row, found.gap))
@@ -312,24 +362,43 @@ class _Filling:
         seats = [Seat(row, view.attained_s(row), self.gap[row]) for row in stayed]
         seats.sort(key=lambda seat: (-seat.attained_s, -seat.row))
         for number, row in enumerate(waiting):
-            found = longest_served(seats, view.attained_s(row), partial(self._new_refusal, row))
-            if found is None:
+            turn = self._turn_of(row, seats)
+            if turn is None:
                 left.append(row)
                 continue
-            seat, left_s = found
-            if left_s and seat is seats[0]:  # nor is it the turn of those that have run longer
-                self.wakes.append(view.now_s + left_s)
-                return left + waiting[number:]
-            if left_s:
-                self.wakes.append(view.now_s + left_s)
+            if turn.left_s:
+                self.wakes.append(view.now_s + turn.left_s)
+                if turn.seats == seats[:1]:  # nor is it the turn of those that have run longer
+                    return left + waiting[number:]
                 left.append(row)
                 continue
-            seats.remove(seat)
-            self._rise(seat.row)
-            self._sit(row, seat.gap, self._trial(row, seat.gap))
-            if not self._finds_gap(seat.row):
-                left.append(seat.row)
+            for seat in turn.seats:
+                seats.remove(seat)
+                self._rise(seat.row)
+            gap = joined(sorted(turn.gaps, key=_largest_first)[: self._wanted(row)])
+            self._sit(row, gap, self._trial(row, gap))
+            left += [seat.row for seat in turn.seats if not self._finds_gap(seat.row)]
         return left
+
+    def _turn_of(self, row: int, seats: list[Seat]) -> Turn | None:
+        """The jobs on one node that have run for so long that the job is to have their GPUs."""
+        wanted, attained_s = self._wanted(row), self.view.attained_s(row)
+        if wanted == 1:
+            return longest_served(seats, attained_s, partial(self._usable, row))
+        turns = []
+        for node in sorted({seat.gap.node for seat in seats}):
+            there = [gap for gap in self._unfilled() if gap.node == node]
+            free = [gap for gap in there if self._new_refusal(row, gap) is None]
+            near = [seat for seat in seats if seat.gap.node == node]
+            usable = partial(self._usable, row)
+            turn = longest_served(near, attained_s, usable, wanted - len(free))
+            if turn is not None:
+                turns.append(turn._replace(gaps=turn.gaps + free))
+        return min(turns, key=lambda turn: turn.left_s, default=None)
+
+    def _usable(self, row: int, gap: Gap) -> list[Gap]:
+        """The GPUs of another job's gap that the job can have."""
+        return [each for each in self.gaps.each(gap) if self._new_refusal(row, each) is None]
 
     def _move(self, row: int) -> None:
         """Move the job if it gets nothing where it is, or if it would get much more elsewhere."""
@@ -358,7 +427,7 @@ class _Filling:
         allocations: dict[int, Allocation | None] = {}
         reasons: dict[int, int] = {}
         for row, trial in sorted(self.trials.items()):
-            place = background_on_node(trial.node, 1 << trial.gpu)
+            place = background_on_node(trial.node, _mask(trial.gpus))
             if view.target[row] != place:
                 allocations[row] = place
             why[row] = seated_text(view, trial, self.trial_s)
@@ -374,7 +443,7 @@ class _Filling:
             why[row] = LATER
             if number < MOST_TOLD:
                 refusal = partial(self._new_refusal, row)
-                why[row] = waiting_text(view, self.open, self.taken, refusal)
+                why[row] = waiting_text(view, self.open, self.taken, refusal, self._wanted(row))
         wake_at_s = min((at for at in map(to_instant, self.wakes) if at > view.now_s), default=None)
         changes = self._changes()
         told = why, self.probes, self.told_undone
@@ -402,3 +471,11 @@ class _Filling:
             if now != (before or {}):
                 changes[str(row)] = now or None
         return changes
+
+
+def _mask(gpus: tuple[int, ...]) -> int:
+    return sum(1 << gpu for gpu in gpus)
+
+
+def _largest_first(gap: Gap) -> tuple[bool, float, tuple[int, ...]]:
+    return bool(gap.beside), -gap.share, gap.gpus

@@ -17,13 +17,14 @@ Gpu = tuple[int, int]  # of a node
 
 
 class Gap(NamedTuple):
-    """A GPU, the rows of the foreground jobs on it, rising, and the part of it that they leave.
+    """GPUs of a node, the rows of the foreground jobs on them, rising, and the part they leave.
 
-    ``share`` is 1 for an idle GPU; ``is_known`` is False if it is only assumed.
+    ``share`` is that of the GPU of which least is left, 1 if all are idle; ``is_known`` is False if
+    it is only assumed of one of them.
     """
 
     node: int
-    gpu: int
+    gpus: tuple[int, ...]
     beside: tuple[int, ...] = ()
     share: float = 1.0
     is_known: bool = True
@@ -44,6 +45,14 @@ class Gaps:
         on_it = (row for row, mask in self._residents.masks(node) if mask >> gpu & 1)
         return self._gap(node, gpu, tuple(on_it))
 
+    def on(self, node: int, gpus: Sequence[int]) -> Gap:
+        """The gap of these GPUs, at least one, for a job that has all of them."""
+        return joined([self.at(node, gpu) for gpu in gpus])
+
+    def each(self, gap: Gap) -> list[Gap]:
+        """The gaps of its GPUs one by one."""
+        return [gap] if len(gap.gpus) == 1 else [self.at(gap.node, gpu) for gpu in gap.gpus]
+
     def all(self) -> list[Gap]:
         """The gaps of all GPUs, the largest first, then by node and GPU."""
         found = []
@@ -56,19 +65,19 @@ class Gaps:
                     beside.setdefault(gpu, []).append(row)
             for gpu in range(node.num_gpus):
                 found.append(self._gap(index, gpu, tuple(beside.get(gpu, ()))))
-        return sorted(found, key=lambda gap: (-gap.share, gap.node, gap.gpu))
+        return sorted(found, key=lambda gap: (-gap.share, gap.node, gap.gpus))
 
     def _gap(self, node: int, gpu: int, beside: tuple[int, ...]) -> Gap:
         if not beside:
-            return Gap(node, gpu)
+            return Gap(node, (gpu,))
         planned = {row: uses[node, gpu] for row in beside if (uses := self._plan(row))}
         if planned:
             used = [planned[row] if row in planned else self._use(row) for row in beside]
-            return Gap(node, gpu, beside, *share_left(used))
+            return Gap(node, (gpu,), beside, *share_left(used))
         if beside not in self._left:
             self._left[beside] = share_left([self._use(row) for row in beside])
         share, is_known = self._left[beside]
-        return Gap(node, gpu, beside, share, is_known)
+        return Gap(node, (gpu,), beside, share, is_known)
 
     def _plan(self, row: int) -> dict[Gpu, float] | None:
         if row not in self._planned:
@@ -79,6 +88,19 @@ class Gaps:
         if row not in self._used:
             self._used[row] = use_of(self._view, row, self._residents)
         return self._used[row]
+
+
+def joined(gaps: Sequence[Gap]) -> Gap:
+    """These gaps of GPUs of one node, at least one, as a gang has them: as fast as its slowest."""
+    if len(gaps) == 1:
+        return gaps[0]
+    return Gap(
+        gaps[0].node,
+        tuple(sorted(gpu for gap in gaps for gpu in gap.gpus)),
+        tuple(sorted({row for gap in gaps for row in gap.beside})),
+        min(gap.share for gap in gaps),
+        all(gap.is_known for gap in gaps),
+    )
 
 
 def share_left(used: Sequence[float | None]) -> tuple[float, bool]:

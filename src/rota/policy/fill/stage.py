@@ -18,11 +18,11 @@ class FillStage:
     def place(self, view: View, plan: Plan) -> FillPlan:
         """The GPUs of background jobs once ``plan`` is carried out, as changes to the last plan.
 
-        A job of ``view.background`` that is not mentioned keeps the GPU that it has, or none. An
-        allocation is one of :func:`rota.model.allocation.background_on_node` with one GPU of a node
-        that is alive in ``view.nodes`` and of a type that the job asked for; no two jobs have the
-        same. A job with processes that is not ``view.movable`` goes on on the GPU that it holds or
-        held, one that is not ``view.portable`` on that node.
+        A job of ``view.background`` that is not mentioned keeps the GPUs that it has, or none. An
+        allocation is one of :func:`rota.model.allocation.background_on_node` with as many GPUs as
+        the job wants, of a node that is alive in ``view.nodes`` and of a type that the job asked
+        for; no two jobs have the same GPU. A job with processes that is not ``view.movable`` goes
+        on on the GPUs that it holds or held, one that is not ``view.portable`` on that node.
         Where device memory does not suffice for it beside the foreground jobs
         (``view.has_room``), it is taken out of the plan.
         """

@@ -23,14 +23,14 @@ NOISE = 1e-9
 
 
 class Trial(NamedTuple):
-    """A background job on a GPU since ``began_s``, with the foreground rows beside it.
+    """A background job on GPUs of a node since ``began_s``, with the foreground rows beside it.
 
-    ``predicted`` is the share of the GPU that it was to find. ``over_s`` is since when a kept
+    ``predicted`` is the share of each GPU that it was to find. ``over_s`` is since when a kept
     pair's foreground has been beyond its limit, ``starved_s`` since when the job has got nothing.
     """
 
     node: int
-    gpu: int
+    gpus: tuple[int, ...]
     beside: tuple[int, ...]
     began_s: float
     predicted: float
@@ -39,14 +39,15 @@ class Trial(NamedTuple):
     starved_s: float | None = None
 
     def mark(self) -> list[Any]:
-        """The trial as JSON has it."""
-        return [self.node, self.gpu, list(self.beside), *self[3:]]
+        """The trial as JSON has it: a single GPU as its number."""
+        gpus = self.gpus[0] if len(self.gpus) == 1 else list(self.gpus)
+        return [self.node, gpus, list(self.beside), *self[3:]]
 
 
 def read(mark: list[Any]) -> Trial:
     """The trial of a mark."""
-    node, gpu, beside, *rest = mark
-    return Trial(node, gpu, tuple(beside), *rest)
+    node, gpus, beside, *rest = mark
+    return Trial(node, tuple(gpus) if isinstance(gpus, list) else (gpus,), tuple(beside), *rest)
 
 
 def judged(

@@ -9,7 +9,7 @@ from rota.model.naming import jobs_text
 from rota.model.view import View
 from rota.policy.fill.gaps import Gap
 from rota.policy.fill.refusal import Refusal
-from rota.policy.fill.seating import Where, where
+from rota.policy.fill.seating import Where, wheres
 from rota.policy.fill.trial import ALONE, KEPT, PROBE, Trial
 
 MOST_NAMED = 3  # gaps of which a waiting job is told why it has none of them
@@ -21,7 +21,7 @@ COARSE = 10  # parts of a hundred: shares are told so, to be news only when they
 def seated_text(view: View, trial: Trial, trial_s: float) -> str:
     """Why a job is on its GPU."""
     if trial.verdict == ALONE:
-        return "no foreground job has its GPU"
+        return f"no foreground job has its GPU{'s' if len(trial.gpus) > 1 else ''}"
     whom = _named(view, trial.beside)
     if trial.verdict == PROBE:
         return (
@@ -37,22 +37,30 @@ def waiting_text(
     gaps: Iterable[Gap],
     taken: Mapping[Where, int],
     refusal: Callable[[Gap], Refusal | None],
+    wanted: int,
 ) -> str:
-    """Why a job has none of ``gaps``, of which those of ``taken`` are filled by other jobs."""
+    """Why a job that wants so many GPUs has none of ``gaps``; other jobs fill those of ``taken``.
+
+    A gap is that of one GPU.
+    """
+    could = "about to be filled" if wanted == 1 else "it could have that one"
     told = []
     for gap in islice(gaps, MOST_NAMED):
-        filler = taken.get(where(gap))
+        filler = taken.get(wheres(gap)[0])
         if filler is not None:
             why = f"{_named(view, (filler,))} fills it"
         else:
             refused = refusal(gap)
-            why = _refusal_text(view, refused) if refused is not None else "about to be filled"
+            why = _refusal_text(view, refused) if refused is not None else could
         told.append(f"{_gap_text(view, gap)}: {why}")
-    return f"the largest gaps: {'; '.join(told)}" if told else NO_GPUS
+    if not told:
+        return NO_GPUS
+    many = f"no node has {wanted} gaps for it at once; " if wanted > 1 else ""
+    return f"{many}the largest gaps: {'; '.join(told)}"
 
 
 def _gap_text(view: View, gap: Gap) -> str:
-    place = f"{view.nodes[gap.node].name}:{gap.gpu}"
+    place = f"{view.nodes[gap.node].name}:{gap.gpus[0]}"
     if not gap.beside:
         return f"{place}, idle"
     percent = round(100 * gap.share / COARSE) * COARSE

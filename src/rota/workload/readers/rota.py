@@ -57,8 +57,6 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
         sizes = given.get("elastic")
         if sizes is not None and sizes.sizes[0] != spec.num_gpus:
             wrong("elastic", sizes.sizes[0], f"its first size must be num_gpus, {spec.num_gpus}")
-        if given.get("share") == Share(BACKGROUND) and spec.num_gpus != 1:
-            wrong("num_gpus", spec.num_gpus, f"a {BACKGROUND} job has exactly 1 GPU")
         if weight := given.pop("flow_weight", None):
             given["share"] = given.get("share", Share(FOREGROUND))._replace(weight=weight)
         return spec._replace(**given) if given else spec

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rota.live.agent import filling
-from rota.live.agent.filling import NO_STRAY_S, PATIENCE_S, SEVERAL, TELL_EVERY_S, Filling
+from rota.live.agent.filling import NO_STRAY_S, PATIENCE_S, TELL_EVERY_S, Filling
 from rota.live.agent.states import State
 from rota.share.marks import FORWARD, OTHER
 from rota.share.page import FillWriter, MarkWriter, PageReader
@@ -92,7 +92,7 @@ def test_the_page_of_the_process_on_its_gpu_is_followed_and_none_where_there_is_
     gang.record.gpus = [0, 1]  # it is elsewhere by now
     node.look(2.0)
     assert page_of(background[2]) is None
-    assert page_of(background[0]).name == SEVERAL
+    assert page_of(background[0]).name == "several.marks"
     one.become(State.SUSPENDED)
     node.look(3.0)
     assert page_of(background[0]) == gang.folder / "rank0.marks"
@@ -103,7 +103,7 @@ def test_beside_several_nothing_is_known_and_the_strictest_limit_holds(node):
     node.add(2, limit=1.05)
     background = node.add(3, background=True)
     node.look(0.0)
-    assert page_of(background) == background.folder / SEVERAL
+    assert page_of(background) == background.folder / "several.marks"
     assert (mark_of(background).segment, mark_of(background).limit) == (OTHER, 1.05)
 
 
@@ -160,6 +160,46 @@ def test_what_is_told_is_of_the_time_since_the_last_report(node):
     assert len(node.look(10.0 + PATIENCE_S - 1)) == 1
     told = node.look(10.0 + PATIENCE_S)[-1]  # no step at all
     assert (told["slowdown"], told["harvest"]) == (None, 0.0)
+
+
+def test_each_process_of_a_gang_follows_the_page_of_its_gpu(node):
+    gang, one = node.add(1, [1, 0], limit=1.3), node.add(2, [2])
+    background = node.add(3, [0, 2, 3], background=True)
+    node.look(0.0)
+    links = [background.folder / name for name in ("fills", "fills1", "fills2")]
+    pages = [gang.folder / "rank1.marks", one.folder / "rank0.marks"]
+    assert [link.resolve() for link in links[:2]] == pages
+    assert not os.path.lexists(links[2])
+    assert not node.throttled
+    one.become(State.SUSPENDED)
+    node.look(1.0)
+    assert [os.path.lexists(link) for link in links] == [True, False, False]
+
+
+def test_one_process_with_several_gpus_runs_in_slices_beside_anybody(node):
+    node.add(1, [1])
+    background = node.add(2, [0, 1], background=True)
+    background.record.members = [0]
+    node.look(0.0)
+    assert node.throttled == {"2"}
+
+
+def test_of_a_gang_is_told_what_is_worst_on_any_of_its_gpus(node):
+    node.add(1, [0], limit=2.0)
+    node.add(2, [1], limit=1.1)
+    background = node.add(3, [0, 1, 2], background=True)
+    fills = [FillWriter(str(background.folder / name)) for name in ("fills", "fills1", "fills2")]
+    for fill in fills:
+        fill.write(0.0, 0, 0.0, 0.0, 0, 0.0)
+    assert node.look(0.0) == []
+    fills[0].write(5.0, 100, 75.0, 50.0, 9, 1.0)
+    fills[1].write(5.0, 10, 60.0, 50.0, 9, 2.0)
+    fills[2].write(5.0, 0, 0.0, 0.0, 9, 4.0)
+    assert node.look(5.0) == []  # too few steps of the second one
+    fills[1].write(5.0, 20, 60.0, 50.0, 9, 2.0)
+    (told,) = node.look(10.0)
+    assert (told["beside"], told["slowdown"]) == ("2", pytest.approx(1.2))
+    assert told["harvest"] == pytest.approx(0.1)
 
 
 def test_alone_it_has_all_of_its_gpu(node):

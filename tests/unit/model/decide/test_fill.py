@@ -85,8 +85,8 @@ def test_what_it_adds_joins_the_policys_plan():
         (FillPlan({0: background_on_node(0, 1)}, {}), "row 0, which is none of them"),
         (FillPlan({}, {0: 0}), "row 0, which is none of them"),
         (FillPlan({}, {}, why={0: "so"}), "row 0, which is none of them"),
-        (FillPlan({1: on_node(0, 1)}, {}), "one GPU of the layer"),
-        (FillPlan({1: background_on_node(0, 3)}, {}), "one GPU of the layer"),
+        (FillPlan({1: on_node(0, 1)}, {}), "1 GPU of one node, on the layer"),
+        (FillPlan({1: background_on_node(0, 3)}, {}), "1 GPU of one node, on the layer"),
         (FillPlan({1: background_on_node(4, 1)}, {}), "node 4, which is not there"),
         (FillPlan({1: background_on_node(0, 8)}, {}), "where a background job is already"),
         (

@@ -36,7 +36,7 @@ def gaps_of(*jobs, nodes="1x4", planned=()):
         cluster.happens(BurstPlanned, row, 32, step_s, tuple(idle))
     view, residents = View(cluster.state, cluster.now_s, None), Residents()
     residents.follow(view, Plan({}, {}, {}), goes_on=False)
-    return {(gap.node, gap.gpu): (gap.share, gap.is_known) for gap in Gaps(view, residents).all()}
+    return {(gap.node, *gap.gpus): (gap.share, gap.is_known) for gap in Gaps(view, residents).all()}
 
 
 def test_a_plan_by_layer_tells_the_gap_of_each_gpu():

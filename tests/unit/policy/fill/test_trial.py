@@ -26,7 +26,7 @@ BEGAN_S, TRIAL_S = 100.0, 30.0
 
 
 def trial(verdict=PROBE, beside=(3,), **more):
-    return Trial(0, 1, beside, BEGAN_S, 0.4, verdict, **more)
+    return Trial(0, (1,), beside, BEGAN_S, 0.4, verdict, **more)
 
 
 def told(slowdown, *, after=5.0, beside=3, harvest=0.4):

@@ -355,7 +355,6 @@ def test_shares_are_read_and_written_back(write, tmp_path):
 @pytest.mark.parametrize(
     ("gpus", "share", "words"),
     [
-        (2, "background", "exactly 1 GPU"),
         (1, "background=1.1", "background, foreground or"),
         (1, "low", "background, foreground or"),
         (1, "foreground=0.9", "1.0"),
