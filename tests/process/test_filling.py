@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rota.flow.page import SLOTS, Page
 from rota.share.marks import OTHER
 from rota.share.page import PageReader, read_fill
 from rota.share.weight import Autogroup
@@ -103,6 +104,17 @@ def throttled(cluster, job):
     return None
 
 
+def guards(cluster, job):
+    """The processes that have the trees of a gang go on, should its agent die."""
+    shims = {str(cluster.pids(job, rank)["shim"]) for rank in range(2)}
+    found = []
+    for process in cluster.processes():
+        with suppress(psutil.Error):
+            line = process.cmdline()
+            found += [process] if "-IS" in line and set(line[-2:]) == shims else []
+    return found
+
+
 def turns(folder):
     return sorted((file.name, file.read_text()) for file in folder.iterdir())
 
@@ -137,6 +149,84 @@ def test_a_background_job_runs_beside_a_training_and_alone_after_it(cluster):
     enough(cluster, "back")
     assert cluster.ends(back)["attempt"] == 1
     assert read_fill(link(cluster, back)).pieces > 0
+
+
+def turns_taken(cluster, gpus):
+    """The turns that were given out on each GPU: of the foreground, and of the background."""
+    [node] = cluster.node_names()
+    path = cluster.folder.island(node) / "page"
+    if not path.exists():
+        return [0] * gpus, [0] * gpus
+    page = Page(path, gpus, SLOTS)
+    try:
+        rings = [page.issued(ring) for ring in page.rings]
+    finally:
+        page.close()
+    return rings[:gpus], rings[gpus:]
+
+
+@pytest.mark.live_path("fill-gang")
+def test_a_background_gang_takes_turns_in_the_gaps_of_a_gang_and_goes_on_alone(make_cluster):
+    cluster = make_cluster("fifo-backfill", 2, environment=PROMPT)
+    front = cluster.train("front", "--until", "--steps", 100_000, gpus=2, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000, "--pace", 0, gpus=2)
+    cluster.until_step_advances("back")
+    [node] = cluster.client.nodes()
+    assert [each["id"] for each in node["fillers"]] == [back, back]
+    until(lambda: min(turns_taken(cluster, 2)[1]) > 2, "its steps take turns")
+    cluster.until_step_advances("back")
+    cluster.until_step_advances("front")
+    ours, theirs = turns_taken(cluster, 2)
+    assert ours == [0, 0]
+    assert abs(theirs[0] - theirs[1]) <= 1
+    filling = until(
+        lambda: (told := cluster.show(back)["filling"]) and told["slowdown"] and told,
+        "it is told how both fare",
+    )
+    assert (filling["with"], filling["on"].rpartition(":")[2]) == ([front], "0,1")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+    until(lambda: not os.path.lexists(link(cluster, back)), "it follows nobody")
+    cluster.until_step_advances("back", 20)
+    enough(cluster, "back")
+    assert cluster.ends(back)["attempt"] == 1
+
+
+def test_the_foreground_does_not_notice_a_rank_of_a_background_gang_that_dies(make_cluster):
+    cluster = make_cluster("fifo-backfill", 2, environment=PROMPT)
+    front = cluster.train("front", "--until", "--steps", 100_000, gpus=2, share=ANY)
+    cluster.until_step_advances("front")
+    back = background(cluster, "back", "--steps", 100_000, gpus=2, retries=0)
+    until(lambda: min(turns_taken(cluster, 2)[1]) > 2, "its steps take turns")
+    cluster.kill(cluster.pids(back)["worker"])
+    cluster.ends(back, "FAILED")
+    cluster.until_step_advances("front")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
+
+
+def test_a_gang_without_a_session_runs_in_slices_on_all_of_its_gpus(make_cluster):
+    cluster = make_cluster("fifo-backfill", 2, environment=PROMPT)
+    front = cluster.train("front", "--until", "--steps", 100_000, share=ANY)
+    cluster.until_step_advances("front")
+    folder, script = cluster.base / "turns", cluster.base / "tree.py"
+    folder.mkdir()
+    script.write_text(TREE)
+    back = cluster.submit(f"python {script} {folder}", share={"role": "background"}, gpus=2)
+    until(lambda: len(list(folder.iterdir())) == 8, "both processes have their four")
+    until(lambda: guards(cluster, back), "it runs in slices")
+    goes_on(folder)
+    cluster.client.suspend(back)
+    cluster.until_state(back, "SUSPENDED")
+    assert not guards(cluster, back)
+    before = turns(folder)
+    cluster.until_step_advances("front", 20)
+    assert turns(folder) == before
+    cluster.client.cancel(back)
+    cluster.ends(back, "CANCELLED")
+    enough(cluster, "front")
+    assert cluster.ends(front)["attempt"] == 1
 
 
 def test_beside_a_program_that_tells_nothing_pieces_are_rare_and_not_none(cluster):

@@ -85,6 +85,21 @@ def test_gangs_that_overlap_in_a_circle_end_with_the_weights_of_a_run_alone(
     assert max(turns.values()) == 2 * (STEPS - GATE - 1)
 
 
+def test_background_gangs_that_overlap_beside_a_gang_end_with_the_weights_of_a_run_alone(
+    launch, alone, tmp_path
+):
+    front = launch([0, 1, 2], "--gate", GATE, max_gpus=3)
+    circle = ([0, 1], [1, 2], [0, 2])
+    jobs = seated(partial(launch, gpus, "--gate", GATE, background=True) for gpus in circle)
+    front.opens(GATE)
+    for job in jobs:
+        assert not differences(outcome(job.succeeds()), alone)
+    front.succeeds()
+    turns = turns_of(tmp_path)
+    assert turns.keys() == {job.attempt.job_id for job in jobs}
+    assert max(turns.values()) > 2 * (STEPS - GATE - 1)
+
+
 @pytest.fixture
 def pair(launch) -> list[Job]:
     """Two gangs on the same two GPUs, of which the first waits in its turn at a gate."""

@@ -119,6 +119,7 @@ class LoneAgent:
         attempt: int = 1,
         adapt: dict[str, int | None] | None = None,
         flow: dict[str, Any] | None = None,
+        background: bool = False,
         **more: Any,
     ) -> Message:
         """Start an attempt on these GPUs, of a job of its own unless one is named; the answer.
@@ -138,6 +139,7 @@ class LoneAgent:
             gpus=gpus,
             max_gpus=max_gpus,
             adapt=adapt,
+            background=background,
             flow=flow,
             at_s=time.time(),
         )
