@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rota.flow import wire
 from rota.flow.island import Island
-from rota.flow.members import Member, Place
+from rota.flow.members import Member, Place, Ranks
 from rota.flow.memory import Memory
 from rota.flow.page import (
     ALLOWED_BYTES,
@@ -126,6 +126,7 @@ class Floor:
         if member.standing in IN_ORDER:
             drains = not self.drained.isdisjoint(member.slot_on)
             paused = member.standing != Standing.ORDERED or drains
+            paused = paused or (isinstance(member, Ranks) and not member.may_begin)
             self.island.pause(member.number, paused=paused)
 
     def has_turns(self, member: Member) -> bool:

@@ -190,6 +190,9 @@ class Host:
             if place.ready == GONE and not place.gone and isinstance(place, RankPlace):
                 self._ends.lose(place)  # it has left
         self._floor.drain()
+        for training in self._trainings():
+            if training.background:
+                self._floor.pause(training)
         self._floor.give_out()
 
     def _hear_all(self, member: Member) -> str:

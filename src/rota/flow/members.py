@@ -14,7 +14,7 @@ from rota.errors import FlowError
 from rota.flow import wire
 from rota.flow.island import Operation
 from rota.flow.limit import Limit
-from rota.flow.page import GONE, READY, Log, Page
+from rota.flow.page import GONE, OPEN, READY, Log, Page
 from rota.flow.seats import Taken
 from rota.flow.standing import MOVES, OFF, Standing, is_allowed
 from rota.live.wire import island as asked
@@ -172,15 +172,24 @@ class Ranks(Member):
 
     Its ranks are its workers. A rank says which step it is READY for, counted from 1, waits for its
     turn, says that it has FINISHED the step, and passes the turn on. It leaves by being ready for
-    GONE; nothing of it is on the page after that.
+    GONE; nothing of it is on the page after that. In the background it is given a turn only while
+    all its ranks that have not left are OPEN.
     """
 
     def __init__(self, number: int, told: asked.Ranks, page: Page) -> None:
         super().__init__(number, socket.socket(socket.AF_UNIX), page)  # nobody is at its other end
-        self.name = told.key
+        self.name, self.background = told.key, told.background
         self.order = [0] * len(told.devices)
         workers = list(range(len(self.order)))
         self.define(wire.DefineGangs(STEPS, [workers], [STEPS], losses=[0], labels=["a step"]))
+
+    @property
+    def may_begin(self) -> bool:
+        """True unless it is in the background, and some rank must not begin now."""
+        page = self._page
+        return not self.background or all(
+            page.of(slot, OPEN) or page.of(slot, READY) == GONE for slot in self.order
+        )
 
     def called(self) -> list[tuple[int, int]]:
         """The steps that a rank is ready for, and that were not noted yet. Raises FlowError."""

@@ -44,6 +44,7 @@ AWAY = -2  # its program is suspended, and its buffers are in host memory
 PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
 MOVES = 16  # how often its host has put it on devices
 LOSSES = 15  # how often its device was taken from it for a while: see Page.has_lost
+OPEN = 17  # of a training's rank in the background: 1 while its gate lets it begin
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
@@ -196,15 +197,6 @@ class Log:
             if words[at + 1] <= operation:
                 return words[at], words[at + 1]
         return 0, 0
-
-    @property
-    def rings(self) -> range:
-        """The rings of turns, by which the methods below know devices."""
-        return range(2 * self.devices)
-
-    def behind(self, device: int) -> int:
-        """The ring of a device's turns for trainings in the background."""
-        return device + self.devices
 
     def close(self) -> None:
         """Let go of it."""

@@ -195,7 +195,7 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
 
 def _fillers(state: ClusterState) -> dict[tuple[int, int], dict[str, Any]]:
     """The background job on each GPU, by the node's index and the GPU's."""
-    found = {}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
     for row in {*state.background, *state.unsettled}:
         held = state.held[row]
         filling = filling_of(state, row) if held is not None and held.background else None

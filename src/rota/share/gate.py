@@ -125,9 +125,12 @@ class Gate:
             return
         self._end(now_s)
         now_s, least_s = self._wait(piece, now_s)
+        self._began(piece, now_s, least_s)
+        self._tell(now_s)
+
+    def _began(self, piece: int, now_s: float, least_s: float) -> None:
         self._controller.began(now_s, piece)
         self._running, self._until_s, self._busy_began_s = True, now_s + least_s, self._busy_clock()
-        self._tell(now_s)
 
     def _wait(self, piece: int, now_s: float) -> tuple[float, float]:
         """Wait until a piece may begin: when that is, and for how long it need not ask again."""
@@ -144,10 +147,24 @@ class Gate:
 
     def await_gap(self, piece: int) -> None:
         """Wait until such a piece may begin; what ran before is over, and nothing begins."""
-        if self.on:
-            now_s = self._clock()
-            self._end(now_s)
-            self._wait(piece, now_s)
+        now_s = self._clock()
+        self._end(now_s)
+        self._wait(piece, now_s)
+
+    def has_gap(self, piece: int) -> bool:
+        """True if such a piece may begin now, or somebody waits for this rank."""
+        now_s = self._clock()
+        self._collect(now_s)
+        self._tell(now_s)
+        return (
+            self._open
+            or self._controller.ask(self._read(now_s), now_s, piece).go
+            or self._awaited(0.0)
+        )
+
+    def begin(self, piece: int) -> None:
+        """A piece begins that was found to fit a moment ago."""
+        self._began(piece, self._clock(), LEAST_PIECE_S)
 
     def leave(self) -> None:
         """The rank leaves its device, or begins to wait: its piece is over."""

@@ -5,10 +5,10 @@ that their collectives meet in the same order on every GPU. A rank says that it 
 next step, waits for its turn, and passes it on when the step is over. It leaves its seat before it
 leaves its process group, or its GPU; whatever comes after that needs another seat.
 
-In the background a rank says that it is ready once its gate is open. So the turns of such a gang
-begin in gaps of all of its GPUs, and those of its reductions when all ranks have come to them: none
-is on its GPU while it waits for another one's gap. Its gate holds back each piece within a turn,
-too. Nobody in the foreground waits for it: its turns are on rings of their own.
+In the background a rank tells whether its gate is open while it waits. So the turns of such a gang
+begin in gaps of all of its GPUs at once, those of reductions too: no rank is in a collective while
+another one waits for its gap. Its gate holds back each other piece within a turn by itself. Nobody
+in the foreground waits for such a gang: its turns are on rings of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rota.flow.page import (
     FUNCTION,
     GONE,
     HOST,
+    OPEN,
     READY,
     SLOTS,
     TAKES_NS,
@@ -36,6 +37,7 @@ from rota.train.pulse import Pulse
 
 REDUCTION = -1  # the piece of a gate
 STEPS = 1  # what the host knows all steps of a training by
+LOOK_MS = 2  # between two looks at whether the gate is still open
 MEMORY_STEPS = 8  # what a step takes is the mean of so many
 
 
@@ -59,12 +61,20 @@ class Seat:
 
     def wait(self) -> bool:
         """Wait for the turn; False if the seat has been given up, or its host is gone."""
-        while self.page.head(self.ring) != self.slot:
-            ready = {descriptor for descriptor, _ in self.poll.poll()}
+        while (has_turn := self.has_turn()) is None:
+            pass
+        return has_turn
+
+    def has_turn(self, within_ms: int | None = None) -> bool | None:
+        """The same for so many milliseconds, or until something has changed; None: not yet."""
+        if self.page.head(self.ring) != self.slot:
+            ready = {descriptor for descriptor, _ in self.poll.poll(within_ms)}
             if self.host in ready or self.is_given_up:
                 return False
             self.bells.heard(self.slot)
-        return not self.is_given_up
+        if self.is_given_up:
+            return False
+        return True if self.page.head(self.ring) == self.slot else None
 
     def pass_on(self) -> None:
         """The turn is over: the next one's owner is to know, or the host."""
@@ -82,6 +92,22 @@ class Seat:
         self.bells.close()
         self.page.close()
         os.close(self.host)
+
+
+def _wait_open(seat: Seat, gate: Gate) -> bool:
+    """As :meth:`Seat.wait`, for a turn that begins only while the gate is open."""
+    has_turn = None
+    while has_turn is None:
+        gate.await_gap(REDUCTION)
+        seat.page.tell(seat.slot, OPEN, 1)
+        seat.bells.ring(HOST)
+        has_turn = seat.has_turn(LOOK_MS)
+        while has_turn is None and gate.has_gap(REDUCTION):
+            has_turn = seat.has_turn(LOOK_MS)
+        seat.page.tell(seat.slot, OPEN, 0)
+        if has_turn is None:  # it may have been given a moment ago
+            has_turn = seat.has_turn(0)
+    return has_turn
 
 
 class Turns:
@@ -127,11 +153,9 @@ class Turns:
             return
         self._step += 1
         self._pulse.enter(WAITING)
-        if self._gate is not None:
-            self._gate.await_gap(REDUCTION)
         seat.page.tell(seat.slot, READY, self._step)
         seat.bells.ring(HOST)
-        self._has_turn = seat.wait()
+        self._has_turn = seat.wait() if self._gate is None else _wait_open(seat, self._gate)
         self._pulse.enter(COMPUTING)
         if not self._has_turn:
             self.leave()
@@ -142,7 +166,7 @@ class Turns:
         if self._gate is not None and self._has_turn:
             self.end()
             self.begin()
-            self._gate.ask(REDUCTION)
+            self._gate.begin(REDUCTION)
 
     def end(self) -> None:
         """The step is over: pass the turn on."""
