@@ -81,7 +81,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     "--weight", type=float, metavar="W", help="Of a flow job: its part of GPUs with others, 1."
 )
 @click.option("--idle", metavar="T", help="Suspend a flow job that calls nothing for so long: 10m.")
-@click.option("--background", is_flag=True, help="Use what foreground jobs leave of a GPU.")
+@click.option("--background", is_flag=True, help="Use what foreground jobs leave of GPUs.")
 @click.option("--gpu-type", "gpu_types", multiple=True, metavar="TYPE", help="Only on such GPUs.")
 @click.option("--cpus", metavar="N", help="Cores that it needs: ROTA_CPUS and OMP_NUM_THREADS.")
 @click.option("--memory", metavar="SIZE", help="What it needs of the machine's memory: 64GB.")
