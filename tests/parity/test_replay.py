@@ -77,7 +77,7 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
             cluster.train(f"job{i}", *steps, gpus=gpus, priority=50 + weighs * i)
             for i, (gpus, steps) in enumerate(scripts)
         ]
-        background = cluster.train("back", *long, share={"role": "background"})
+        background = cluster.train("back", *long, gpus=2, share={"role": "background"})
         cluster.until_step_advances("job0")
         cluster.client.suspend(jobs[2])
         cluster.kill_controller()

@@ -57,6 +57,26 @@ def filled():
     return cluster
 
 
+def test_of_a_gang_each_tells_the_gpus_that_both_have():
+    fore, back = Share("foreground"), Share("background")
+    cluster = DrivenCluster(job("a", share=fore), job("g", 2, share=back), cluster="1x3")
+    Filled.decides(cluster, {0: GPU, 1: background_on_node(0, 5)})
+    cluster.passes(5.0)
+    cluster.happens(FillMeasured, 1, 0, 1.04, 0.38)
+    told = [filling_of(cluster.state, row) for row in (0, 1)]
+    assert [each["on"] for each in told] == ["node0:0", "node0:0,2"]
+    assert told[0]["sentence"].startswith("job g fills node0:0, at 38 %")
+    assert told[1]["sentence"].startswith("beside job a on node0:0,2, at 38 %")
+
+
+def test_a_gang_that_waits_tells_how_many_gpus_it_needs(filled):
+    cluster = DrivenCluster(job("g", 2, share=Share("background")), cluster="1x2")
+    Filled.decides(cluster, {}, {0: Reason.WAIT_GAPS})
+    verdict = explain(cluster.state, 0, cluster.now_s)
+    assert verdict["blockers"][0]["need"].startswith("2 GPUs of one node")
+    assert verdict["would_start_if"].startswith("2 GPUs of a node were idle")
+
+
 def test_a_background_job_that_runs_tells_beside_whom(filled):
     told = filling_of(filled.state, 1)
     assert told.pop("sentence") == (

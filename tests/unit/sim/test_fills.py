@@ -2,6 +2,7 @@
 
 import pytest
 
+from rota.errors import NeverFitsError
 from rota.model.events import FillMeasured, SpeedChanged
 from rota.model.job import BACKGROUND, FOREGROUND, JobSpec, Share
 from rota.policy.registry import create
@@ -90,6 +91,28 @@ def test_a_gang_is_as_slow_as_its_slowest_gpu():
     ]
     sim = run(*jobs, gaps=gaps, cluster="1x2")
     assert ends(sim)["a"] == pytest.approx(103.0)
+
+
+def test_a_background_gang_is_as_fast_as_on_the_gpu_where_it_gets_least():
+    gaps = Gaps(cost=0.1, noise=0.0, probe_s=10.0)
+    jobs = [
+        job("a", lasts=100.0, gpu_util=0.5, share=Share(FOREGROUND, 1.05)),
+        job("c", lasts=200.0, gpu_util=0.8, share=Share(FOREGROUND, 1.5)),
+        job("g", 2, lasts=60.0, share=Share(BACKGROUND)),
+    ]
+    sim = run(*jobs, gaps=gaps, cluster="1x2")
+    # A fifth of its speed until c ends, then all of it; the jobs lose by what each GPU gives.
+    assert ends(sim)["a"] == pytest.approx(105.0)
+    assert ends(sim)["c"] == pytest.approx(204.0)
+    assert ends(sim)["g"] == pytest.approx(204.0 + 60.0 - 0.2 * 204.0)
+    first, *_ = told(sim, FillMeasured)
+    assert (first.beside, first.slowdown, first.harvest) == pytest.approx((0, 1.05, 0.2))
+    assert sim.machine.fills.figures()["beside_gpu_s"] == pytest.approx(105.0 + 204.0)
+
+
+def test_a_background_gang_that_no_node_can_have_is_refused():
+    with pytest.raises(NeverFitsError, match="of one node and the largest node has 2"):
+        run(job("g", 3, lasts=1.0, share=Share(BACKGROUND)), cluster="2x2")
 
 
 def test_some_jobs_cost_more_than_any_controller_can_hold_back():

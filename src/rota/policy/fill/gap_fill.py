@@ -359,9 +359,12 @@ class _Filling:
         if not waiting:
             return waiting
         view, left = self.view, list[int]()
+        gang_left = False  # and GPUs of it may be free now
         seats = [Seat(row, view.attained_s(row), self.gap[row]) for row in stayed]
         seats.sort(key=lambda seat: (-seat.attained_s, -seat.row))
         for number, row in enumerate(waiting):
+            if gang_left and self._finds_gap(row):
+                continue
             turn = self._turn_of(row, seats)
             if turn is None:
                 left.append(row)
@@ -375,6 +378,7 @@ class _Filling:
             for seat in turn.seats:
                 seats.remove(seat)
                 self._rise(seat.row)
+            gang_left = gang_left or any(len(seat.gap.gpus) > 1 for seat in turn.seats)
             gap = joined(sorted(turn.gaps, key=_largest_first)[: self._wanted(row)])
             self._sit(row, gap, self._trial(row, gap))
             left += [seat.row for seat in turn.seats if not self._finds_gap(seat.row)]

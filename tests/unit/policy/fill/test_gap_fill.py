@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rota.model.allocation import background_on_node, on_node, shared_on_node
+from rota.model.allocation import background_on_node, indices, on_node, shared_on_node
 from rota.model.events import (
     FillMeasured,
     JobFinished,
@@ -12,13 +12,15 @@ from rota.model.events import (
     ModelReported,
     NodeClosed,
     NodeOpened,
+    ResumeRequested,
+    SuspendRequested,
     WorkerRegistered,
 )
 from rota.model.job import JobState, Share, Suspension
 from rota.model.reason import Reason
 from rota.policy.fill.gap_fill import DWELL_S, GapFill
 from rota.policy.fill.seating import TURN_S
-from rota.policy.fill.trial import STARVED_S
+from rota.policy.fill.trial import STARVED_S, Trial, read
 from rota.testing.builders import job
 from support.driven import DrivenCluster
 from support.places import Places
@@ -76,6 +78,11 @@ class Cluster(DrivenCluster):
         node, mask = target.parts[0]
         return node, mask.bit_length() - 1
 
+    def on(self, name):
+        """The node and the GPUs of a background job; None if it has none."""
+        target = self.state.target[self.row(name)]
+        return None if target is None else (target.parts[0][0], indices(target.parts[0][1]))
+
     def reason(self, name):
         return Reason(self.state.reason[self.row(name)])
 
@@ -84,6 +91,10 @@ class Cluster(DrivenCluster):
 
     def why(self, name):
         return self.state.notes.why.get(self.row(name))
+
+
+def gang(name, gpus=2, **more):
+    return job(name, gpus, share=Share("background"), **more)
 
 
 def beside_one():
@@ -412,3 +423,90 @@ def test_a_stage_made_anew_goes_on_from_its_marks():
         again.state.stage_marks = json.loads(json.dumps(again.state.stage_marks))
         assert again.state.stage_marks == cluster.state.stage_marks
     assert again.has("b") is None
+
+
+# -- gangs -----------------------------------------------------------------------------------------
+
+
+def test_a_gang_has_the_gpus_of_one_node_of_which_most_is_left():
+    jobs = front("a", gpu_util=0.9), front("c", gpu_util=0.4), front("d", 2, gpu_util=0.6)
+    places = {"a": on_node(0, 1), "c": on_node(0, 2), "d": on_node(1, 3)}
+    cluster = Cluster(*jobs, gang("b"), cluster="2x2", **places)
+    assert cluster.on("b") == (1, (0, 1))
+    assert cluster.why("b").startswith("on trial beside job d until")
+
+
+def test_a_gang_takes_idle_gpus_first_and_is_no_trial_there():
+    cluster = Cluster(front("a", 2, gpu_util=0.0), gang("b"), cluster="2x2", a=on_node(0, 3))
+    assert cluster.on("b") == (1, (0, 1))
+    assert cluster.why("b") == "no foreground job has its GPUs"
+
+
+def test_a_gang_has_all_of_its_gpus_or_none():
+    cluster = Cluster(front("a", gpu_util=0.99), gang("b"), back("c"), a=GPU_0)
+    assert cluster.on("b") is None
+    assert cluster.on("c") == (0, (1,))
+    assert cluster.why("b") == (
+        "no node has 2 gaps for it at once; the largest gaps: node0:1, idle: job c fills it; "
+        "node0:0, about 0 % beside job a: too little is left"
+    )
+
+
+def test_a_gang_is_undone_by_any_foreground_job_and_tried_elsewhere():
+    jobs = front("a", gpu_util=0.2), front("c", gpu_util=0.2, slowdown=1.5)
+    places = {"a": on_node(0, 1), "c": on_node(0, 2)}
+    cluster = Cluster(*jobs, gang("b", 3), cluster="1x4", **places)
+    assert cluster.on("b") == (0, (0, 2, 3))
+    cluster.tells("b", "a", 1.3)
+    assert (cluster.on("b"), cluster.reason("b")) == (None, Reason.FILL_UNDONE)
+    cluster.later(2 * TRIAL_S)
+    assert cluster.on("b") == (0, (1, 2, 3))
+    cluster.tells("b", "c", 1.3)
+    cluster.tells("b", "c", 1.3, after=TRIAL_S)
+    assert cluster.on("b") == (0, (1, 2, 3))
+    assert cluster.why("b") == "kept beside job c, whose steps are within the limit"
+
+
+def test_a_gang_and_those_that_are_smaller_take_turns():
+    names = "bcd"
+    cluster = Cluster(*(back(name) for name in names[:2]), gang("d"))
+    assert [cluster.on(name) for name in names] == [(0, (0,)), (0, (1,)), None]
+    cluster.later(TURN_S - 1.0)
+    assert cluster.on("d") is None
+    cluster.later(1.0)
+    assert [cluster.on(name) for name in names] == [None, None, (0, (0, 1))]
+    cluster.later(TURN_S)
+    assert cluster.on("d") == (0, (0, 1))
+    cluster.later(TURN_S)
+    assert [cluster.on(name) for name in names] == [(0, (0,)), (0, (1,)), None]
+
+
+def test_a_gang_that_gets_nothing_on_one_gpu_goes_where_it_gets_something():
+    jobs = front("a", gpu_util=0.5), front("c", gpu_util=0.6), front("d", gpu_util=0.7), gang("b")
+    places = {"a": on_node(0, 1), "c": on_node(0, 2), "d": on_node(0, 4)}
+    cluster = Cluster(*jobs, cluster="1x3", **places)
+    assert cluster.on("b") == (0, (0, 1))
+    for _ in range(2):
+        cluster.tells("b", "c", 1.0, harvest=0.0, after=STARVED_S)
+    assert cluster.on("b") == (0, (0, 2))
+
+
+def test_a_suspended_gang_that_can_not_move_goes_on_where_it_was():
+    cluster = Cluster(front("a", 2), gang("b"), cluster="1x4", a=on_node(0, 3))
+    assert cluster.on("b") == (0, (2, 3))
+    cluster.places(a=None)
+    cluster.happens(WorkerRegistered, cluster.row("b"), Suspension.PROCESS, False)
+    cluster.happens(SuspendRequested, cluster.row("b"))
+    cluster.settle()
+    cluster.places(a=on_node(0, 12))
+    cluster.happens(ResumeRequested, cluster.row("b"))
+    cluster.settle()
+    assert cluster.on("b") == (0, (2, 3))
+
+
+def test_the_marks_of_a_gang_come_back_from_json():
+    trial = Trial(0, (1, 3), (4,), 5.0, 0.5, "probe")
+    assert read(json.loads(json.dumps(trial.mark()))) == trial
+    single = trial._replace(gpus=(3,))
+    assert single.mark()[1] == 3
+    assert read(json.loads(json.dumps(single.mark()))) == single
