@@ -114,6 +114,7 @@ class Allocation:
         return tuple(node for node, _ in self.parts)
 
 
+@lru_cache(maxsize=65536)
 def indices(mask: int) -> tuple[int, ...]:
     """The positions of the bits that are set in ``mask``, rising."""
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)

@@ -230,6 +230,8 @@ class _Filling:
 
     def _refusal(self, row: int, gap: Gap) -> Refusal | None:
         """The reason for which a job can't be in a gap, also if it is there; None: it can."""
+        if len(gap.gpus) == 1:  # of most jobs
+            return self._refusal_on(row, gap)
         found = (self._refusal_on(row, each) for each in self.gaps.each(gap))
         return next((each for each in found if each is not None), None)
 
