@@ -40,6 +40,8 @@ class Folder:
         self.token = self.path / "token"  # the token of users
         self.agent_token = self.path / "agent.token"  # the token of agents
         self.server = self.path / "server.json"  # {"url", "pid"} of the running controller
+        self.ui = self.path / "ui.json"  # {"url", "pid"} of the running dashboard
+        self.ui_lock = self.path / "ui.lock"
         self.controller_lock = self.path / "controller.lock"
         self.controller_log = self.path / "controller.log"
         self.clock = (

@@ -51,6 +51,7 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
+        "ui": Entry("rota.cli.ui:ui", "Show the cluster in a browser."),
         "report": Entry("rota.cli.report:report", "How jobs have fared, and how GPUs were used."),
         "doctor": Entry("rota.cli.doctor:doctor", "Check what this machine offers to jobs."),
         "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),

@@ -1,0 +1,251 @@
+"""The queue: jobs that run, and those that wait, with why, and what would start them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.ui.frame import Frame
+from rota.ui.parts import Grid, facts, job_link, tag, write
+from rota.ui.reader import Reader
+from rota.ui.text import duration, plain
+
+AGE = {
+    ":valueFormatter": "p => rota.age(p.value)",
+    ":comparator": "(a, b) => b - a",
+}
+COLUMNS = (
+    {"field": "id", "headerName": "Job", "width": 76, ":cellRenderer": "rota.link('/job/')"},
+    {
+        "field": "name",
+        "headerName": "Name",
+        "flex": 2,
+        "minWidth": 120,
+        ":cellRenderer": "rota.link('/job/')",
+    },
+    {"field": "state", "headerName": "State", "width": 112, ":cellRenderer": "rota.badge"},
+    {
+        "field": "reason",
+        "headerName": "Reason",
+        "flex": 2,
+        "minWidth": 130,
+        "context": {"from": 560},
+    },
+    {"field": "gpus", "headerName": "GPUs", "width": 76},
+    {"field": "where", "headerName": "Where", "flex": 2, "context": {"from": 860}},
+    {"field": "user", "headerName": "User", "width": 96, "context": {"from": 700}},
+    {"field": "queue", "headerName": "Queue", "width": 96, "context": {"from": 1060}},
+    {"field": "priority", "headerName": "Priority", "width": 82, "context": {"from": 1180}},
+    {"field": "share", "headerName": "Share", "width": 76, "context": {"from": 620}},
+    {"field": "submit_s", "headerName": "Age", "width": 86, "context": {"from": 480}, **AGE},
+    {"field": "progress", "headerName": "Progress", "width": 118, "context": {"from": 960}},
+    {"field": "eta", "headerName": "ETA", "width": 110, "context": {"from": 1260}},
+)
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "LOST")
+VERBS = ("Suspend", "Resume", "Cancel")
+
+
+class Rows:
+    """The grid's rows in the queue's order; a job that has not changed keeps its row."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
+
+    def of(self, reader: Reader) -> dict[str, dict[str, Any]]:
+        """Those that hold GPUs first, then those that wait, each by arrival; then the ended."""
+        held, waiting, ended = [], [], []
+        for job_id, job in reader.jobs.items():
+            known = self._of.get(job_id)
+            if known is None or known[0] is not job:
+                known = self._of[job_id] = (job, row_of(job))
+            group = ended if job["state"] in ENDED else held if job["gpus"] else waiting
+            group.append(known[1])
+        for gone in self._of.keys() - reader.jobs.keys():
+            del self._of[gone]
+        return {row["id"]: row for row in (*held, *waiting, *reversed(ended))}
+
+
+def row_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as a row of the grid."""
+    least, most = job["min_gpus"], job["max_gpus"]
+    size = str(job["num_gpus"]) if least == most else f"{job['num_gpus']} ({least}–{most})"
+    reason = job["reason"] if job["reason"] != "NONE" else ""
+    return {
+        "id": job["id"],
+        "name": plain(job["name"]),
+        "state": job["state"],
+        "reason": plain(job["message"]) if job["state"] in ENDED else reason_text(reason),
+        "gpus": size,
+        "where": where(job),
+        "user": plain(job["user"]),
+        "queue": plain(job["queue"]),
+        "priority": job["priority"],
+        "share": f"{job['share']:.0%}",
+        "submit_s": job["submit_s"],
+        "progress": progress_text(job["progress"]),
+        "eta": eta_text(job["eta_s"]),
+    }
+
+
+def where(job: Mapping[str, Any]) -> str:
+    """The GPUs that a job has, and whom it shares them with."""
+    places = " ".join(
+        f"{plain(part['node'], 60)}:{','.join(map(str, part['gpus']))}" for part in job["gpus"]
+    )
+    return places + (f" with {' '.join(job['shared_with'])}" if job["shared_with"] else "")
+
+
+def reason_text(reason: str) -> str:
+    """A reason code in words: WAIT_GANG_FRAGMENTED is ``wait: gang fragmented``."""
+    head, _, tail = reason.partition("_")
+    words = tail.replace("_", " ").lower()
+    return f"{head.lower()}: {words}" if words else head.lower()
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """The steps done, of how many, and their part."""
+    step, total = progress.get("step"), progress.get("total")
+    if not isinstance(step, int | float):
+        return ""
+    if not isinstance(total, int | float) or total <= 0:
+        return f"{step:,.0f}"
+    return f"{step:,.0f}/{total:,.0f} {min(1.0, step / total):.0%}"
+
+
+def eta_text(eta_s: list[float] | None) -> str:
+    """Time to go if it runs alone, and with the share that it has had."""
+    if eta_s is None:
+        return ""
+    alone, shared = map(duration, eta_s)
+    return alone if alone == shared else f"{alone}–{shared}"
+
+
+def build(frame: Frame) -> None:
+    """The page."""
+    reader = frame.reader
+    with frame.shown("/queue", "Queue", "rota ps"):
+        with tag("div", classes="head"):
+            tag("h1", "Queue")
+            count = tag("span", "", classes="note")
+            with tag("div", classes="end"):
+                buttons = {
+                    verb: tag(
+                        "button",
+                        verb,
+                        classes="act danger" if verb == "Cancel" else "act",
+                        type="button",
+                    )
+                    for verb in VERBS
+                }
+        verdict = tag("section", classes="card", aria_label="Why the chosen job waits")
+        verdict.set_visibility(False)
+
+        async def choose(_: str | None) -> None:
+            draw_buttons()
+            await explain()
+
+        async def explain() -> None:
+            job_id = grid.chosen
+            verdict.set_visibility(job_id is not None)
+            if job_id is None:
+                return
+            told = await frame.read(lambda client: client.explain(job_id))
+            if told is not None and grid.chosen == job_id:
+                verdict.clear()
+                with verdict:
+                    why(told)
+
+        def draw_buttons() -> None:
+            state = reader.jobs.get(grid.chosen or "", {}).get("state")
+            draw_steering(frame, buttons, grid.chosen, state)
+
+        grid = Grid(
+            COLUMNS,
+            label="Jobs",
+            empty="No job yet: rota run --gpus 1 -- python train.py submits one.",
+            on_select=choose,
+        )
+        steer(frame, buttons, lambda: grid.chosen)
+        draw_buttons()
+        rows = Rows()
+
+        def update() -> None:
+            shown = rows.of(reader)
+            states = [row["state"] for row in shown.values()]
+            ended = sum(state in ENDED for state in states)
+            holding = sum(bool(job["gpus"]) for job in reader.jobs.values())
+            holding = min(holding, len(states) - ended)
+            write(
+                count,
+                f"{holding} with GPUs, {len(states) - ended - holding} waiting, {ended} ended "
+                f"within the hour; policy {plain(reader.policy.get('name', '–'))}",
+            )
+            grid.show(shown)
+            draw_buttons()
+
+        frame.on_change(update)
+
+
+def why(told: Mapping[str, Any]) -> None:
+    """What the controller says about why a job waits, or why it has what it has."""
+    job_id = told["job_id"]
+    with tag("div", classes="head"):
+        tag("h2", f"Why job {job_id} is {told['state'].lower()}", data_command=f"rota why {job_id}")
+        job_link(job_id, "Open the job")
+    tag("p", plain(told["sentence"], 1000) or "It runs.", classes="note")
+    pairs: list[tuple[str, object]] = [
+        (reason_text(each["rule"]), f"needs {each['need']}; {each['have']}")
+        for each in told["blockers"]
+    ]
+    pairs.append(("would start if", told["would_start_if"]))
+    if told["position"]:
+        pairs.append(("position", f"{told['position']}, by arrival"))
+    turns = told["turns"]
+    if turns and turns["position"]:
+        pairs.append(("turn", f"number {turns['position']} on {', '.join(turns['nodes'])}"))
+    pairs += [("awaited", text) for text in told["awaited"]]
+    pairs += [("size", told["resizing"]), *(("warning", text) for text in told["warnings"])]
+    facts(pairs)
+
+
+def draw_steering(
+    frame: Frame, buttons: Mapping[str, Any], job_id: str | None, state: str | None
+) -> None:
+    """Enable the buttons that make sense for a job in this state."""
+    active = state is not None and state not in ENDED
+    fits = {
+        "Suspend": active and state not in ("HELD",),
+        "Resume": state == "HELD",
+        "Cancel": active,
+    }
+    for verb, button in buttons.items():
+        disabled = not (fits[verb] and frame.may_act)
+        label = f"{verb} job {job_id}" if job_id else f"{verb}: choose a job first"
+        command = f"rota {verb.lower()} {job_id or 'JOB'}"
+        new = {"disabled": disabled, "aria-label": label, "data-command": command}
+        if any(button._props.get(key) != value for key, value in new.items()):
+            button._props.update(new)
+            button.update()
+
+
+def steer(frame: Frame, buttons: Mapping[str, Any], chosen: Any) -> None:
+    """Make the buttons suspend, resume and cancel the job that ``chosen`` returns the id of."""
+
+    async def suspend() -> None:
+        job = chosen()
+        await frame.act(f"Job {job} gives its GPUs up.", lambda client: client.suspend(job))
+
+    async def resume() -> None:
+        job = chosen()
+        await frame.act(f"Job {job} may go on.", lambda client: client.resume(job))
+
+    def cancel() -> None:
+        job = chosen()
+        name = plain(frame.reader.jobs.get(job, {}).get("name", ""), 60)
+
+        async def now() -> None:
+            await frame.act(f"Job {job} is cancelled.", lambda client: client.cancel(job))
+
+        frame.confirm(f"Cancel job {job} ({name})? It can't be resumed.", "Cancel the job", now)
+
+    buttons["Suspend"].on("click", suspend)
+    buttons["Resume"].on("click", resume)
+    buttons["Cancel"].on("click", cancel)
