@@ -149,7 +149,7 @@ class DoorKeeper:
 
 
 def cookie_name(port: int) -> str:
-    """The session's cookie. Browsers share cookies among all ports of a host: so each has its own."""
+    """The session's cookie, one for each port: browsers share cookies among a host's ports."""
     return f"rota-ui-{port}"
 
 

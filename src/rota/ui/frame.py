@@ -158,7 +158,7 @@ class Frame:
                 self._look_button(dark)
         self._banner = tag("div", classes="banner", role="alert")
         self._banner.set_visibility(False)
-        with tag("main", id_="content", tabindex="-1"):
+        with tag("div", classes="content", id_="content", tabindex="-1"):
             yield
         with tag("footer", classes="foot"):
             tag("span", "In a terminal:")

@@ -8,6 +8,7 @@ from nicegui.element import Element
 
 from rota.ui.text import plain
 
+MOST_SHORT = 340  # pixels of height of a grid that is as high as its rows
 TONES = {
     "RUNNING": "good",
     "SUCCEEDED": "good",
@@ -67,7 +68,7 @@ def write(element: Element, text: object) -> None:
 
 
 def figure(name: str, command: str) -> Element:
-    """A number with its name below, and the command that prints it; returns the number's element."""
+    """A number with its name below, and the command that prints it; returns the number."""
     with tag("button", classes="figure", type="button", data_command=command, title=command):
         number = tag("b", "–")
         tag("i", name)
@@ -146,6 +147,7 @@ class Grid:
         on_select: Callable[[str | None], Any] | None = None,
         short: bool = False,
     ) -> None:
+        self._short = short
         self._sent: dict[str, Mapping[str, Any]] = {}
         self._order: list[str] = []
         self.chosen: str | None = None
@@ -161,9 +163,9 @@ class Grid:
             "overlayNoRowsTemplate": f'<span class="note">{empty}</span>',
             ":getRowId": "params => params.data.id",
             ":onGridSizeChanged": "rota.fit",
-            ":getAriaLabel": "() => undefined",
         }
-        del options[":getAriaLabel"]
+        if any(":valueFormatter" in each for each in columns):
+            options[":onFirstDataRendered"] = "rota.ages"
         if on_select is not None:
             options["rowSelection"] = {
                 "mode": "singleRow",
@@ -188,6 +190,8 @@ class Grid:
     def show(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Make the grid show these rows, in this order."""
         order = list(rows)
+        if self._short and (not self._sent or len(order) != len(self._order)):
+            self.element.style(f"height:{min(MOST_SHORT, 46 + 32 * max(2, len(order)))}px")
         if not self._sent or order[: len(self._order)] != self._order:
             if order != self._order or any(self._sent.get(key) is not rows[key] for key in rows):
                 self.element.run_grid_method("setGridOption", "rowData", list(rows.values()))

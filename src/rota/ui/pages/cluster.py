@@ -102,8 +102,9 @@ def build(frame: Frame) -> None:
         async def choose(_: str | None) -> None:
             draw_buttons()
 
-        grid = Grid(COLUMNS, label="Nodes", empty="No node has joined yet.", on_select=choose)
-        grid.element.classes("short")
+        grid = Grid(
+            COLUMNS, label="Nodes", empty="No node has joined yet.", on_select=choose, short=True
+        )
 
         async def cordon() -> None:
             node = grid.chosen or ""

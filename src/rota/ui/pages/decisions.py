@@ -40,14 +40,14 @@ def row_of(decision: Decision) -> dict[str, Any]:
         "at_s": decision.at_s,
         "change": plain("; ".join(changes[:MOST_NAMED]) + more, 400) or "nothing",
         "why": plain("; ".join(waits), 400),
-        "policy": plain(data["policy"]),
+        "policy": plain(data["policy"].partition(" ")[0]),
     }
 
 
 def build(frame: Frame) -> None:
     """The page."""
     reader = frame.reader
-    known: dict[str, tuple[Decision, dict[str, Any]]] = {}
+    known: dict[str, tuple[Decision, dict[str, Any]]] = {}  # by number, of those that are shown
     with frame.shown("/decisions", "Decisions", "rota ps -a"):
         with tag("div", classes="head"):
             tag("h1", "Decisions")
@@ -65,14 +65,14 @@ def build(frame: Frame) -> None:
         grid = Grid(COLUMNS, label="Decisions", empty="None has been taken yet.", on_select=choose)
 
         def update() -> None:
+            kept = {}
             for each in reader.decisions:
-                number = str(each.data["number"])
-                if number not in known:
-                    known[number] = (each, row_of(each))
-            kept = {str(each.data["number"]) for each in reader.decisions}
-            for gone in known.keys() - kept:
-                del known[gone]
-            write(count, f"the last {len(known)}; those that changed nothing are among them")
+                if each.data["allocations"] or each.data["reasons"]:
+                    number = str(each.data["number"])
+                    kept[number] = known.get(number) or (each, row_of(each))
+            known.clear()
+            known.update(kept)
+            write(count, f"{len(known)} of the last {len(reader.decisions)} changed something")
             grid.show({number: row for number, (_, row) in known.items()})
 
         frame.on_change(update)

@@ -1,4 +1,4 @@
-"""One job: how far it is, what it reports, where it ran, what was decided about it, what it prints."""
+"""One job: its progress and curves, where it ran, what was decided about it, what it prints."""
 
 import asyncio
 import time
@@ -47,6 +47,7 @@ def build(frame: Frame, job_id: str) -> None:
                     for verb in VERBS
                 }
         missing = tag("p", "", classes="note", role="status")
+        missing.set_visibility(False)
         with tag("div", classes="card"):
             with tag("div", classes="figures"):
                 show = f"rota show {job_id}"
@@ -97,6 +98,7 @@ class _JobPage:
         self.bar = self.pane = None  # type: Any
         self.buttons: dict[str, Any] = {}
         self._read_s = -REREAD_S
+        self._is_over = False  # the document of a job that has ended was read
         self._shown: dict[str, Any] = {}
         self._rank: int | None = None
         self._restart = asyncio.Event()
@@ -108,8 +110,7 @@ class _JobPage:
         if job is not None:
             self._summary(job)
         self._curves()
-        ended = self._shown.get("state") in ENDED
-        if ended or time.monotonic() - self._read_s < REREAD_S:
+        if self._is_over or time.monotonic() - self._read_s < REREAD_S:
             return
         self._read_s = time.monotonic()
         try:
@@ -117,10 +118,12 @@ class _JobPage:
                 lambda client: (client.job(self.job_id), client.explain(self.job_id))
             )
         except NotFoundError:
+            self.texts["missing"].set_visibility(True)
             write(self.texts["missing"], f"There is no job {plain(self.job_id, 40)}.")
             return
         except RotaError:
             return
+        self._is_over = told["state"] in ENDED
         self._summary(told)
         self._document(told, verdict)
 
@@ -147,10 +150,12 @@ class _JobPage:
         draw_steering(self.frame, self.buttons, self.job_id, job["state"])
 
     def _document(self, told: Mapping[str, Any], verdict: Mapping[str, Any]) -> None:
-        self._part("verdict", {k: v for k, v in verdict.items() if k != "history"}, why)
+        verdict = {key: value for key, value in verdict.items() if key != "history"}
+        self._part("verdict", verdict, lambda told: why(told, links=False))
         shown = [
-            "user queue priority workdir run gpu_types cpus memory_gb gpu_memory_gb setup resume_from",
-            "python depends_on retries time_limit_s attempt exit_code message sweep submit_s",
+            "user queue priority workdir run gpu_types cpus memory_gb gpu_memory_gb setup",
+            "resume_from python depends_on retries time_limit_s attempt exit_code message sweep",
+            "submit_s",
             "first_start_s finish_s tags suspension suspend min_gpus max_gpus num_gpus",
         ]
         about = {key: told[key] for key in " ".join(shown).split()}
@@ -192,7 +197,8 @@ class _JobPage:
     def _curves(self) -> None:
         for name, curve in self.frame.reader.curves.of(self.job_id).items():
             if len(curve) > 1:
-                self._line(f"m:{name}", plain(name, 40), "step", [(plain(name, 40), list(curve))])
+                shown = plain(name, 40)
+                self._line(f"m:{name}", f"{shown} by step", "step", [(shown, list(curve))])
 
     def _curve_of(self, kind: str, told: Mapping[str, Any] | None) -> None:
         if told is None:
@@ -218,8 +224,9 @@ class _JobPage:
                 "type": "line",
                 "name": name,
                 "data": points,
-                "showSymbol": len(points) < 30,
+                "showSymbol": len(points) < 3,
                 "animation": False,
+                "lineStyle": {"width": 1.6},
             }
             for name, points in lines
         ]
@@ -227,7 +234,7 @@ class _JobPage:
         if chart is None:
             with self.parts["charts"]:
                 tag("h2", title)
-                chart = self._charts[key] = ui.echart(_chart(x, series)).classes("chart")
+                chart = self._charts[key] = ui.echart(_chart(series)).classes("chart")
                 chart._props["role"] = "img"
                 chart._props["aria-label"] = f"{title}, a line over {x}"
         else:
@@ -286,8 +293,8 @@ def _points(rows: list[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, 
     return [(row[x], row[y]) for row in rows if row.get(x) is not None and row.get(y) is not None]
 
 
-def _chart(x: str, series: list[dict[str, Any]]) -> dict[str, Any]:
-    grey = "#8a8f98"
+def _chart(series: list[dict[str, Any]]) -> dict[str, Any]:
+    grey, many = "#8a8f98", len(series) > 1
     axis: dict[str, Any] = {
         "type": "value",
         "scale": True,
@@ -296,10 +303,16 @@ def _chart(x: str, series: list[dict[str, Any]]) -> dict[str, Any]:
     }
     return {
         "animation": False,
-        "grid": {"left": 8, "right": 16, "top": 30, "bottom": 22, "containLabel": True},
+        "grid": {
+            "left": 4,
+            "right": 20,
+            "top": 30 if many else 12,
+            "bottom": 4,
+            "containLabel": True,
+        },
         "tooltip": {"trigger": "axis", "renderMode": "richText"},
-        "legend": {"show": len(series) > 1, "textStyle": {"color": grey}, "top": 0},
-        "xAxis": axis | {"name": x, "nameLocation": "end", "nameTextStyle": {"color": grey}},
+        "legend": {"show": many, "textStyle": {"color": grey}, "top": 0},
+        "xAxis": axis,
         "yAxis": axis,
         "color": ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"],
         "series": series,

@@ -92,4 +92,5 @@ def build(frame: Frame) -> None:
 
 def _policy(policy: Mapping[str, Any]) -> None:
     tag("h2", f"Policy {plain(policy.get('name', '–'))}", data_command="rota report")
-    facts((plain(key), value) for key, value in policy.get("settings", {}).items())
+    with tag("div", classes="columns"):
+        facts((plain(key), value) for key, value in policy.get("settings", {}).items())

@@ -9,6 +9,7 @@ from rota.ui.reader import Reader
 from rota.ui.text import duration, plain
 
 AGE = {
+    "context": {"ages": True},
     ":valueFormatter": "p => rota.age(p.value)",
     ":comparator": "(a, b) => b - a",
 }
@@ -35,9 +36,16 @@ COLUMNS = (
     {"field": "queue", "headerName": "Queue", "width": 96, "context": {"from": 1060}},
     {"field": "priority", "headerName": "Priority", "width": 82, "context": {"from": 1180}},
     {"field": "share", "headerName": "Share", "width": 76, "context": {"from": 620}},
-    {"field": "submit_s", "headerName": "Age", "width": 86, "context": {"from": 480}, **AGE},
+    {
+        "field": "submit_s",
+        "headerName": "Age",
+        "width": 86,
+        **AGE,
+        "context": {"from": 480, "ages": True},
+        ":valueFormatter": "p => rota.age(p.value, p.data.finish_s)",
+    },
     {"field": "progress", "headerName": "Progress", "width": 118, "context": {"from": 960}},
-    {"field": "eta", "headerName": "ETA", "width": 110, "context": {"from": 1260}},
+    {"field": "eta", "headerName": "ETA", "width": 140, "context": {"from": 1260}},
 )
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "LOST")
 VERBS = ("Suspend", "Resume", "Cancel")
@@ -80,6 +88,7 @@ def row_of(job: Mapping[str, Any]) -> dict[str, Any]:
         "priority": job["priority"],
         "share": f"{job['share']:.0%}",
         "submit_s": job["submit_s"],
+        "finish_s": job["finish_s"],
         "progress": progress_text(job["progress"]),
         "eta": eta_text(job["eta_s"]),
     }
@@ -184,12 +193,13 @@ def build(frame: Frame) -> None:
         frame.on_change(update)
 
 
-def why(told: Mapping[str, Any]) -> None:
+def why(told: Mapping[str, Any], *, links: bool = True) -> None:
     """What the controller says about why a job waits, or why it has what it has."""
     job_id = told["job_id"]
     with tag("div", classes="head"):
         tag("h2", f"Why job {job_id} is {told['state'].lower()}", data_command=f"rota why {job_id}")
-        job_link(job_id, "Open the job")
+        if links:
+            job_link(job_id, "Open the job")
     tag("p", plain(told["sentence"], 1000) or "It runs.", classes="note")
     pairs: list[tuple[str, object]] = [
         (reason_text(each["rule"]), f"needs {each['need']}; {each['have']}")

@@ -30,7 +30,7 @@ COLUMNS = (
     {"field": "trials", "headerName": "Trials", "flex": 3, "minWidth": 120},
     {"field": "best", "headerName": "Best", "width": 110, "context": {"from": 520}},
     {"field": "user", "headerName": "User", "width": 110, "context": {"from": 640}},
-    {"field": "submit_s", "headerName": "Age", "width": 96, "context": {"from": 480}, **AGE},
+    {"field": "submit_s", "headerName": "Age", "width": 96, **AGE},
 )
 REREAD_S = 3.0  # a page of charts is drawn anew at most so often
 MOST_ROWS = 200

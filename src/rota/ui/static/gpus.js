@@ -39,7 +39,7 @@ export default {
       this.cells = [];
       this.nodes.forEach((node, n) => {
         const left = (n % columns) * (block + 22), top = Math.floor(n / columns) * step;
-        g.font = "12px system-ui, sans-serif";
+        g.font = "12px Roboto, system-ui, sans-serif";
         g.fillStyle = node.state === "UNREACHABLE" || node.state === "LOST" ? look.bad : look.soft;
         const state = node.state === "READY" ? "" : ` · ${node.state.toLowerCase()}`;
         g.fillText(`${node.name}${node.type ? ` · ${node.type}` : ""}${state}`, left, top + 13, block + 16);
@@ -120,7 +120,7 @@ function drawCell(g, x, y, w, h, gpu, node, look) {
       g.fillStyle = "#fff";
       g.strokeStyle = "rgba(0,0,0,.55)";
       g.lineWidth = 2.5;
-      g.font = "600 11.5px system-ui, sans-serif";
+      g.font = "600 11.5px Roboto, system-ui, sans-serif";
       g.textAlign = "center";
       g.strokeText(job.id, x + ((i + 0.5) * w) / n, y + h / 2 + 4, w / n - 4);
       g.fillText(job.id, x + ((i + 0.5) * w) / n, y + h / 2 + 4, w / n - 4);

@@ -20,7 +20,7 @@ window.rota = (() => {
     const time = at.toLocaleTimeString([], { hour12: false });
     return at.toDateString() === today.toDateString() ? time : `${at.toLocaleDateString()} ${time}`;
   };
-  const age = (atS) => (base === null || atS === null ? "" : duration(now() - atS));
+  const age = (atS, endS) => (base === null || atS === null ? "" : duration((endS ?? now()) - atS));
   const colourOf = (id) => {
     let hash = 7;
     for (const char of String(id)) hash = (hash * 31 + char.charCodeAt(0)) >>> 0;
@@ -36,6 +36,15 @@ window.rota = (() => {
     }
   };
   setInterval(tick, 1000);
+  // Ages in grids grow as well; only the rows that are seen are drawn.
+  const ages = (params) => {
+    const columns = params.api.getColumns().filter((each) => each.getColDef().context?.ages);
+    const again = () => {
+      if (params.api.isDestroyed()) return clearInterval(timer);
+      params.api.refreshCells({ columns, force: true });
+    };
+    const timer = setInterval(again, 1000);
+  };
 
   // The command that prints what is pointed at stands in the foot of the page.
   const tell = (event) => {
@@ -79,5 +88,5 @@ window.rota = (() => {
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     return g;
   };
-  return { setNow, now, duration, clock, age, tick, badge, link, fit, colourOf, ink, sized };
+  return { setNow, now, duration, clock, age, tick, ages, badge, link, fit, colourOf, ink, sized };
 })();

@@ -115,14 +115,16 @@ export default {
         this.to += now - this.seen;
         this.seen = now;
       }
+      const count = Math.max(1, this.rows.length);
+      const most = Math.min(720, Math.max(240, window.innerHeight * 0.66));
+      canvas.style.height = `${Math.min(most, TOP + 4 + count * MOST_PX_ROW)}px`;
       const width = canvas.clientWidth, height = canvas.clientHeight, wide = this.wide();
       const g = rota.sized(canvas, width, height);
       const soft = rota.ink("--soft"), rule = rota.ink("--rule"), idle = rota.ink("--idle");
-      const count = Math.max(1, this.rows.length);
       const high = Math.min(MOST_PX_ROW, (height - TOP) / count), perS = wide / (this.to - this.from);
       this.high = high;
       g.clearRect(0, 0, width, height);
-      g.font = "11.5px system-ui, sans-serif";
+      g.font = "11.5px Roboto, system-ui, sans-serif";
       g.textBaseline = "middle";
       ticks(g, this.from, this.to, wide, Math.min(height, TOP + high * count), soft, rule);
       let drawn = 0, node = null, named = -Infinity;
