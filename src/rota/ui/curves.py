@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 MOST_POINTS = 1000  # of one curve; beyond, every second one is left out
 MOST_CURVES = 2000
@@ -19,9 +19,10 @@ class Curves:
 
     def add(self, job_id: str, progress: Mapping[str, Any]) -> None:
         """Take a job's latest progress."""
-        step = progress.get("step")
-        if not _is_number(step):
+        told = progress.get("step")
+        if not _is_number(told):
             return
+        step = float(told)
         known = self._of_job.setdefault(job_id, {})
         for name, value in metrics_of(progress):
             curve = known.setdefault(name, [])
@@ -48,5 +49,5 @@ def metrics_of(progress: Mapping[str, Any]) -> list[tuple[str, float]]:
     ]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

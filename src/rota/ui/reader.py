@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from rota.client.client import Client
@@ -137,7 +138,7 @@ class Reader:
             whole = self._stale.is_set() or began_s > whole_s + WHOLE_S
             self._stale.clear()
             try:
-                found = await self.call(lambda client, whole=whole: _lists(client, whole))
+                found = await self.call(partial(_lists, whole=whole))
             except RotaError as error:
                 if self.away is None:
                     self._lose(str(error))

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nicegui import background_tasks, ui
 
+from rota.client.client import Client
+from rota.client.outputs import LogPiece
 from rota.errors import NotFoundError, RotaError
 from rota.ui.frame import Frame
 from rota.ui.pages.queue import (
@@ -258,12 +261,8 @@ class _JobPage:
         rest = ""
         while not (self.frame.page.is_deleted or self._restart.is_set()):
             try:
-                piece = await self.frame.reader.call(
-                    lambda client, place=place: client.log_piece(
-                        self.job_id, rank=rank, patience_s=0.0, **place
-                    )
-                )
-            except (RotaError, TypeError):
+                piece = await self.frame.reader.call(partial(self._piece, rank, place))
+            except RotaError:
                 await self._pause(4 * LOG_S)
                 continue
             if attempt is not None and piece.attempt != attempt:
@@ -280,6 +279,9 @@ class _JobPage:
                 with self.frame.page.content:
                     self.pane.run_method("add", text)
             await self._pause(8 * LOG_S if piece.complete else LOG_S)
+
+    def _piece(self, rank: int | None, place: dict[str, Any], client: Client) -> LogPiece:
+        return client.log_piece(self.job_id, rank=rank, patience_s=0.0, **place)
 
     async def _pause(self, seconds: float) -> None:
         try:

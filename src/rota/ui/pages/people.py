@@ -65,7 +65,7 @@ def build(frame: Frame) -> None:
         )
         grids = {}
         for key, title in BY.items():
-            with tag("section", classes="card", aria_label=title):
+            with tag("div", classes="card"):
                 tag("h2", title, data_command="rota report")
                 grids[key] = Grid(COLUMNS, label=title, empty="No job yet.", short=True)
         settings = tag("section", classes="card", aria_label="The policy")

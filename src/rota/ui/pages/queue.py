@@ -59,7 +59,9 @@ class Rows:
 
     def of(self, reader: Reader) -> dict[str, dict[str, Any]]:
         """Those that hold GPUs first, then those that wait, each by arrival; then the ended."""
-        held, waiting, ended = [], [], []
+        held: list[dict[str, Any]] = []
+        waiting: list[dict[str, Any]] = []
+        ended: list[dict[str, Any]] = []
         for job_id, job in reader.jobs.items():
             known = self._of.get(job_id)
             if known is None or known[0] is not job:
