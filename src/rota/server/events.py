@@ -243,7 +243,7 @@ class Streams:
         for seq, kind, body in store.records(after, upto, PAGE):
             if size > CHUNK_BYTES:
                 break
-            told = self._teller.tell(seq, store.event_of(seq, kind, body))
+            told = self._teller.tell(seq, store.event(seq, kind, body))
             found.append(_Kept(seq, _event("logged", told, self.cursor(seq))))
             size += len(found[-1].data)
         return found

@@ -168,10 +168,6 @@ class EventStore:
             except sqlite3.Error as error:
                 raise StoreError(f"{self.path} can't be read: {error}; {_advice(error)}") from None
 
-    def event_of(self, seq: int, kind: str, body: str) -> Event:
-        """The event of a record of :meth:`records`. Raises StoreError if it is damaged."""
-        return self._event(seq, kind, body)
-
     def next_epoch(self) -> int:
         """Count one more life of the controller, durably: 1, then 2, ..."""
         with self.transaction(durable=True) as driver:
