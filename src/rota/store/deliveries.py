@@ -1,6 +1,5 @@
 """Hooks and what each is to be sent, in the file of the event log."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from rota.store.events import EventStore
 
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"
 STATES = (WAITING, DELIVERED, GIVEN_UP)
-PAGE = 2000  # events looked at in one go
+PAGE = 500  # events looked at in one go
 KEPT = 1000  # deliveries of a hook that are over
 
 
@@ -121,16 +120,13 @@ class Deliveries:
     def news(self, after: int, kinds: Sequence[type[Event]]) -> tuple[list[tuple[int, Event]], int]:
         """The events of these kinds with numbers above ``after``, and up to which was looked.
 
-        Looks at PAGE events at most, so that the store is free for others in between.
+        Looks at PAGE events at most.
         """
         until = min(after + PAGE, self.last())
-        names = json.dumps([kind.__name__ for kind in kinds])
-        rows = self.store.read(
-            "SELECT seq, type, body FROM event WHERE seq > ? AND seq <= ? "
-            "AND type IN (SELECT value FROM json_each(?)) ORDER BY seq",
-            *(after, until, names),
-        )
-        return [(seq, self.store.event(seq, type_, body)) for seq, type_, body in rows], until
+        names = {kind.__name__ for kind in kinds}
+        records = self.store.records(after, until, PAGE)
+        wanted = [record for record in records if record[1] in names]
+        return [(record[0], self.store.event(*record)) for record in wanted], until
 
     # -- deliveries ----------------------------------------------------------------------------
 

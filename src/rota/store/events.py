@@ -207,7 +207,7 @@ class EventStore:
                 raise
 
     def event(self, seq: int, type_: str, body: str) -> Event:
-        """The event of a row of the log. Raises StoreError."""
+        """The event of a record of :meth:`records`. Raises StoreError if it is damaged."""
         try:
             return decode(json.loads(body) | {"type": type_})
         except (ValueError, TypeError, RecursionError, StoreError) as error:
