@@ -48,6 +48,7 @@ from rota.request.searchspace import KINDS
 from rota.scenario.case import Case, Workload, run_case
 from rota.server import jobs, profiles
 from rota.server.app import create_app
+from rota.server.metrics import METRICS
 from rota.server.notify.notifier import Notifier
 from rota.server.problems import STATUS
 from rota.server.sweepdriver import SweepDriver
@@ -120,6 +121,25 @@ def test_every_field_of_a_sweep_file_is_explained() -> None:
     words = [*sweepfile.GOALS, *sweepfile.ALGORITHMS, "step"]
     assert not missing([*fields, *words], page("job-file"))
     assert not missing(sweepfile.ENV, page("live"))
+
+
+def test_every_metric_is_told_with_its_type_labels_and_meaning() -> None:
+    rows = {}
+    for line in page("metrics").splitlines():
+        if found := re.fullmatch(r"\| `(rota_\w+|process_\w+)` \| (.*) \|", line):
+            rows[found[1]] = found[2]
+    assert list(rows) == list(METRICS)
+    for name, (kind, labels, meaning, restarts) in METRICS.items():
+        shown = ", ".join(f"`{label}`" for label in labels)
+        assert rows[name] == f"{kind} | {shown} | {meaning}{' †' * restarts}"
+
+
+def test_alerts_and_the_board_ask_for_metrics_that_there_are() -> None:
+    told = {f"{name}{end}" for name in METRICS for end in ("", "_bucket", "_sum", "_count")}
+    for file in ("prometheus/rota-alerts.yml", "grafana/rota-board.json"):
+        names = set(re.findall(r"\brota_\w+", (ROOT / "deploy" / file).read_text()))
+        assert names
+        assert names <= told, file
 
 
 # -- policies and the simulator --------------------------------------------------------------------

@@ -164,6 +164,7 @@ class Traces:
         state = self._state
         assert state is not None
         spec, end_s = state.spec[row], state.finish_s[row]
+        life.enter("", end_s)
         about: dict[str, Any] = {
             "rota.job.id": spec.job_id,
             "rota.job.name": spec.name,
