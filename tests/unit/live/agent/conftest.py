@@ -15,6 +15,7 @@ class Driver:
         self.memory = {}  # handle -> {pid: bytes}, or an error's code
         self.samples = {}  # handle -> [(pid, seconds ago, per cent)], or an error's code
         self.total = {}  # handle -> bytes
+        self.used = {}  # the same
         self.util = {}  # handle -> per cent, or an error's code
 
     def nvmlInitWithFlags(self, flags):
@@ -63,7 +64,10 @@ class Driver:
         return 0
 
     def nvmlDeviceGetMemoryInfo(self, handle, info):
-        info._obj.total = self.total[_number(handle)]
+        number = _number(handle)
+        if number not in self.total and number not in self.used:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        info._obj.total, info._obj.used = self.total.get(number, 0), self.used.get(number, 0)
         return 0
 
     def nvmlDeviceGetUtilizationRates(self, handle, rates):
