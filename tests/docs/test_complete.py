@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ from rota.policy.fill.settings import FILL_SETTINGS
 from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
+from rota.report.eta import Past
+from rota.report.gauges import gauges
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.report.trace_stats import shape_of
 from rota.request import sweepfile
@@ -328,7 +331,11 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     asyncio.run(
         controller.jobs.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash="")
     )
-    assert not missing(asyncio.run(jobs.detail(controller, 0)), page("api"))
+    told = asyncio.run(jobs.detail(controller, 0))
+    assert not missing([*told, *told["eta"], *told["eta"]["error"]], page("api"))
+    stands = gauges(controller.state)
+    shares = [*stands["users"].values(), *stands["queues"].values()]
+    assert not missing([*stands, *chain(*shares), *Past().errors()], page("live"))
     assert not missing(controller.record.nodes()[0], page("api"))
     controller.state.notes.probes[0] = [Probe(0.0, "pack", 1.0, 1.0, True)]
     turns = Turns((0,), (), ((0,),), 1.0)

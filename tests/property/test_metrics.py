@@ -44,9 +44,9 @@ def test_jains_index_lies_between_one_over_n_and_one(shares):
 def test_a_course_keeps_the_averages_over_the_whole_run(steps, points):
     moments, at_s = [], 0.0
     for length, held in steps:
-        moments.append(Moment(at_s, held, held, held, 8, 0))
+        moments.append(Moment(at_s, held, held, held, 8, 0, 8 - held))
         at_s += length
-    moments.append(Moment(at_s, 0, 0, 0, 8, 0))
+    moments.append(Moment(at_s, 0, 0, 0, 8, 0, 8))
     found = course(moments, points)
     if at_s == 0:
         assert found.at_s == []

@@ -45,6 +45,7 @@ from rota.model.turns import Turns
 from rota.model.view import View
 from rota.policy.base import Policy
 from rota.policy.registry import again, create
+from rota.report.eta import Past
 from rota.request.jobfile import JobRequest
 from rota.server.door import Door
 from rota.server.serve import serve
@@ -73,6 +74,8 @@ class StandInController:
         self.outboxes = Outboxes()
         self.heard_s: dict[str, float] = {}
         self.vitals: dict[str, dict[str, Any]] = {}
+        self.past = Past()
+        self.state.observers.append(self.past.note)
         self.being_cleaned: Counter[int] = Counter()
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
@@ -275,7 +278,9 @@ def controller_without_agents(folder: Folder, num_gpus: int = 2) -> Controller:
     store = EventStore(folder.database)
     if next(iter(store.load()), None) is None:
         store.append([NodeJoined(time.time(), NODE, num_gpus, "cpu")])
-    return Controller(store, folder, create("fifo-backfill"), "fifo-backfill", NoAgents())
+    return Controller(
+        store, folder, create("fifo-backfill"), "fifo-backfill", NoAgents(), past=Past()
+    )
 
 
 class Served:

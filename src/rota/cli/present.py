@@ -217,6 +217,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("attempts", _attempts_text(job)),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
+        ("ETA", (job["eta"] or {}).get("sentence")),
         ("data", data_text(verdict.get("data_wait"))),
     ]
     told = {

@@ -52,7 +52,8 @@ def report(since: str | None, html_file: str | None, as_json: bool) -> int:
 def report_text(told: Mapping[str, Any]) -> str:
     """A report for people: what it is about, a table by user, and one by queue if there are any."""
     from rota.report.comparison import spread_table
-    from rota.report.lately import NOBODY, entries_of
+    from rota.report.gauges import NOBODY
+    from rota.report.lately import entries_of
 
     lines = [_facts(told)]
     for by in ("users", "queues"):

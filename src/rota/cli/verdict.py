@@ -27,6 +27,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     facts = [
         ("would start if", verdict["would_start_if"]),
         *(("awaits", sentence) for sentence in verdict.get("awaited", ())),
+        ("ETA", (verdict.get("eta") or {}).get("sentence")),
         ("position", place if verdict["position"] and waits else None),
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),

@@ -517,6 +517,10 @@ class Client:
         """The policy in force, with its settings."""
         return self._list("policies")
 
+    def gauges(self) -> dict[str, Any]:
+        """Free and stranded GPUs, shares of queues and users, and how past ETAs came true."""
+        return self._call("GET", "/gauges")
+
     def report(self, *, last_s: float | None = None) -> dict[str, Any]:
         """Figures of the jobs that ran or ended in the last ``last_s`` seconds; or of all."""
         return self._call("GET", "/report", params={"last_s": last_s})

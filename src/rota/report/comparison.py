@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.report.eta import KINDS
 from rota.report.fairness import BINS
 from rota.report.statistic import Interval, interval
 
@@ -111,6 +112,7 @@ def _count_of_seconds(value: float) -> str:
 METRICS = (
     Metric("jobs", "finished", _count),
     Metric("GPU hours", "gpu_hours", _ratio),
+    Metric("GPU share", "gpu_share", _share, most=1.0),
     Metric("avg JCT s", "avg_jct_s", _seconds),
     Metric("median s", "median_jct_s", _seconds),
     Metric("p90 s", "p90_jct_s", _seconds),
@@ -151,6 +153,10 @@ METRICS = (
     Metric("worst rho", "worst_rho", _ratio),
     Metric("unfair jobs", "unfair_jobs", _share, most=1.0),
     Metric("Jain index", "jain_index", lambda value: f"{value:.3f}", most=1.0),
+    *(
+        Metric(f"{kind.replace('_', ' ')} ETAs kept", f"eta.{kind}.within", _share, most=1.0)
+        for kind in KINDS
+    ),
     Metric("decisions", "decisions", _count),
     Metric("CPU s", "cpu_s", _ratio),
 )

@@ -15,6 +15,7 @@ from rota.model.cluster import Node
 from rota.model.commands import Launch, Migrate, Resume, Suspend
 from rota.model.events import Event
 from rota.model.job import JobSpec, JobState
+from rota.report.gauges import FreeByNode
 from rota.report.statistic import mean, median
 
 MINI_BATCHES = 100
@@ -31,6 +32,7 @@ class Moment(NamedTuple):
     running_gpus: int  # held by jobs that advance
     all_gpus: int
     stranded_gpus: int  # free, of use to no waiting job where they are
+    free_gpus: int
 
 
 class _Going(NamedTuple):
@@ -73,7 +75,7 @@ class History:
         self._done_s = array("d")  # work before the current turn, by row
         self._advancing: set[int] = set()
         self._running_gpus = 0
-        self._free = _FreeByNode()
+        self._free = FreeByNode()
         for node in nodes:
             self._free.join(node.name, node.num_gpus)
         now_s: float | None = None
@@ -94,10 +96,7 @@ class History:
         """Figures of the run's course, by name; None where there was nothing to measure.
 
         ``fragmentation`` is the share of free GPUs that were stranded, averaged over the GPU time
-        in which some were free while a job waited. A free GPU is stranded while waiting jobs would
-        fit by number, but none of them on its node: a job needs all its GPUs on one node, and one
-        larger than a node needs whole nodes (after the fragmentation measure of Weng and others,
-        USENIX ATC 2023, with the waiting jobs as the workload).
+        in which some were free while a job waited: see :class:`rota.report.gauges.FreeByNode`.
         """
         stranded, free, waiting, span = [], [], [], 0.0
         for moment, later in pairwise(self.moments):
@@ -105,7 +104,7 @@ class History:
             waiting.append(moment.waiting_jobs * length)
             span += length
             if moment.waiting_jobs:
-                free.append((moment.all_gpus - moment.held_gpus) * length)
+                free.append(moment.free_gpus * length)
                 stranded.append(moment.stranded_gpus * length)
         free_s = fsum(free)
         first = sorted(self.first_batches_s.values())
@@ -273,7 +272,8 @@ class History:
                 self._held_gpus,
                 self._running_gpus,
                 free.all_gpus,
-                free.stranded(least) if 1 < least <= free.count else 0,
+                free.stranded(least),
+                free.count,
             )
         )
 
@@ -314,50 +314,3 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.SweepEnded: None,
     events.MetricReported: None,
 }
-
-
-class _FreeByNode:
-    """Number of free GPUs on each node, and number of nodes with the same free GPUs."""
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-        self.all_gpus = 0
-        self.count = 0
-        self._size: list[int] = []
-        self._free: list[int] = []
-        self._kinds: Counter[tuple[int, int]] = Counter()  # (GPUs, free GPUs) -> nodes
-
-    def join(self, name: str, num_gpus: int) -> None:
-        node = self.index.setdefault(name, len(self._size))
-        if node == len(self._size):
-            self._size.append(num_gpus)
-            self._free.append(0)
-        self._size[node] = num_gpus
-        self.all_gpus += num_gpus
-        self._set(node, num_gpus)
-
-    def lose(self, node: int) -> None:
-        self.all_gpus -= self._size[node]
-        self._set(node, 0)
-
-    def take(self, allocation: Allocation) -> None:
-        for node, mask in allocation.parts:
-            self._set(node, self._free[node] - mask.bit_count())
-
-    def give(self, allocation: Allocation) -> None:
-        for node, mask in allocation.parts:
-            self._set(node, self._free[node] + mask.bit_count())
-
-    def _set(self, node: int, free: int) -> None:
-        size, old = self._size[node], self._free[node]
-        self._free[node] = free
-        self.count += free - old
-        if old:
-            self._kinds[size, old] -= 1
-        if free:
-            self._kinds[size, free] += 1
-
-    def stranded(self, least: int) -> int:
-        """Free GPUs on nodes with too few of them for a job of ``least`` GPUs."""
-        kinds = self._kinds.items()
-        return sum(free * nodes for (size, free), nodes in kinds if free < min(least, size))

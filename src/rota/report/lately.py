@@ -11,6 +11,8 @@ from rota.model.events import Event
 from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
 from rota.report.comparison import Entry
+from rota.report.eta import Past
+from rota.report.gauges import gpu_seconds, grouped
 from rota.report.history import History, Moment
 from rota.report.metrics import summarise
 from rota.report.sketch import POINTS, Course, Sketch, course, ranks
@@ -24,7 +26,6 @@ FIGURES = (
     *("overhead_gpu_s", "lost_gpu_s"),
 )
 OF_COURSE = ("avg_waiting_jobs", "max_waiting_jobs", "fragmentation")
-NOBODY = "(none)"  # the user or queue of jobs that have none
 
 
 def report(
@@ -34,17 +35,21 @@ def report(
 
     It is about the jobs that had not ended ``since_s``; None: about all. ``all`` has the figures of
     :func:`rota.report.metrics.summarise`, averaged over those that succeeded, and of the course of
-    the cluster since then; ``users`` and ``queues`` those of their jobs. ``going`` counts by state
-    the jobs that have not ended, ``ended`` the others, by outcome.
+    the cluster since then; ``users`` and ``queues`` those of their jobs, with ``gpu_share``, their
+    part of these jobs' GPU time. ``going`` counts by state the jobs that have not ended, ``ended``
+    the others, by outcome. ``eta``, of ``all``, is the error of ETAs so far:
+    :meth:`rota.report.eta.Past.errors`.
     """
     begin_s = min(state.submit_s, default=now_s) if since_s is None else since_s
     rows = [row for row, end_s in enumerate(state.finish_s) if end_s < 0 or end_s >= begin_s]
     codes = Counter(JobState(state.state[row]) for row in rows)
-    history = History(log)
+    past = Past()
+    history = History(past.noting(log))
     history.moments = window(history.moments, begin_s, now_s)
     figures = history.figures()
     everything = _figures(state, rows, now_s)
     everything |= {key: figures[key] for key in OF_COURSE} | gpu_use(history.moments)
+    everything["eta"] = past.errors()
     jct_s = sorted(
         state.finish_s[row] - state.submit_s[row]
         for row in rows
@@ -109,16 +114,15 @@ def _groups(
     state: ClusterState, rows: Sequence[int], now_s: float, of: Callable[[JobSpec], str]
 ) -> dict[str, dict[str, Any]]:
     """The figures of the jobs of each user or queue, by name; most GPU hours first."""
-    groups: dict[str, list[int]] = {}
-    for row in rows:
-        groups.setdefault(of(state.spec[row]) or NOBODY, []).append(row)
+    groups = grouped(state, rows, of)
     figures = {name: _figures(state, members, now_s) for name, members in groups.items()}
+    total = sum(told["gpu_hours"] for told in figures.values())
+    for told in figures.values():
+        told["gpu_share"] = told["gpu_hours"] / total if total else None
     return dict(sorted(figures.items(), key=lambda item: (-item[1]["gpu_hours"], item[0])))
 
 
 def _figures(state: ClusterState, rows: Sequence[int], now_s: float) -> dict[str, Any]:
     told = summarise(state.only(rows), decisions=state.decision_seq, policy=state.policy)
-    gpu_s = [state.service(row, now_s) * state.num_gpus[row] for row in rows]
-    gpu_s += [state.extra_gpu_s[row] for row in rows]
-    counts = {"jobs": len(rows), "gpu_hours": sum(gpu_s) / 3600}
+    counts = {"jobs": len(rows), "gpu_hours": gpu_seconds(state, rows, now_s) / 3600}
     return counts | {key: told[key] for key in FIGURES}

@@ -27,6 +27,7 @@ MEANINGS = (
     ("unfair jobs", f"jobs with a rho above {UNFAIR:g}"),
     ("Jain index", "how equal the jobs' rates of progress (run time over JCT) are; 1: all equal"),
     ("fragmentation", "free GPUs that no waiting job could use because they lie apart"),
+    ("ETAs kept", "starts and ends within the range that the run's past foretold; 80 % should be"),
     ("lost attempts", "starts of jobs that a fault ended before the job did"),
     ("lost GPU s", "work that faults destroyed, in GPU-seconds"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import PolicySettingError, RotaError
@@ -192,10 +193,17 @@ def run_to_end(
         summary |= simulation.machine.fills.figures()
     drawn = None
     if case.history or case.drawn:
+        from rota.report.eta import Past
+        from rota.report.gauges import gpu_shares
         from rota.report.history import History
 
-        history = History(state.log or (), nodes, speeds.step_s if speeds is not None else None)
-        summary |= history.figures()
+        past, log = Past(), state.log or ()
+        step_s = speeds.step_s if speeds is not None else None
+        history = History(past.noting(log), nodes, step_s)
+        summary |= history.figures() | {"eta": past.errors()}
+        end_s = max(state.finish_s, default=0.0)
+        for name, of in (("user", attrgetter("user")), ("queue", attrgetter("vc"))):
+            summary[f"gpu_share_by_{name}"] = gpu_shares(state, end_s, of)
         if case.drawn:
             from rota.report.sketch import sketch
 

@@ -18,6 +18,7 @@ from rota.live.controller import core_curve, goodput
 from rota.live.wire.questions import Output
 from rota.model.job import JobState
 from rota.model.state.state import ClusterState
+from rota.report.gauges import gauges
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
 from rota.request.values import MAX_DURATION_S
@@ -177,6 +178,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             shortage=controller.room.shortage() if controller.room.is_tight else None,
             progress=controller.record.progress(row),
         )
+        verdict["eta"] = jobs.eta(controller, row)
         return JSONResponse(jobs.finite(verdict))
 
     @router.get("/jobs/{job_id}/events")
@@ -252,6 +254,12 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         policy["desired_nodes"] = None if wish is None else wish._asdict()
         policy["error"] = controller.policy_error
         return JSONResponse({"policies": [policy]})
+
+    @router.get("/gauges")
+    async def now() -> JSONResponse:
+        """How the cluster stands: fragmentation, shares, preemptions, and the error of ETAs."""
+        told = gauges(controller.state, controller.quota)
+        return JSONResponse(jobs.finite(told | {"eta": controller.record.past.errors()}))
 
     @router.get("/report")
     async def report(

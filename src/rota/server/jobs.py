@@ -19,6 +19,7 @@ from rota.model.job import Job, JobState, Program
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
+from rota.report.eta import Past, eta_of, eta_sentence
 from rota.request.dependencies import dependencies_field
 from rota.request.launchers import launcher_of
 from rota.request.notify import notices_field
@@ -28,7 +29,6 @@ from rota.server import profiles
 RANKS_PATIENCE_S = 1.0  # with an agent that is away, of those who look at a job as a whole
 RECENT_S = 3600.0  # for how long an ended job is still listed
 MOST_ALIKE = 10  # ids of jobs with the same name
-MOST_SAMPLES = 1e15  # in a batch; more is no size
 # Of a job in a list.
 SUMMARY_FIELDS = (
     "id",
@@ -80,7 +80,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
     """One line of ``rota ps``."""
     now_s = controller.now_s()
     job = controller.state.job(row, now_s)
-    progress = finite(controller.record.progress(row))
+    reported = controller.record.progress(row)
     share = controller.record.device_share(row)
     ended_s = job.finish_s if job.finish_s is not None else now_s
     sizes = _sizes(job)
@@ -110,8 +110,8 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "message": job.message,
         "cleaned": _cleaned(controller.state, row),
-        "progress": progress,
-        "eta_s": None if job.state.is_final else _eta_s(progress, share),
+        "progress": finite(reported),
+        "eta_s": _eta_s(controller.record.past, job, reported, share),
     }
 
 
@@ -122,6 +122,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
     model_bytes, largest_tensor_bytes = controller.record.models.get(row) or (None, None)
     skew = controller.state.skew[row]
     return summary(controller, row) | {
+        "eta": eta(controller, row),
         "sizes": _sizes(job),
         "resizable": bool(controller.state.resizable[row]),
         "suspension": job.suspension.name,
@@ -178,6 +179,23 @@ def _same_name(controller: Any, row: int) -> list[str]:
     alike = controller.record.index.named(state.spec[row].name)[-MOST_ALIKE - 1 :]
     ids: list[str] = state.ids([other for other in alike if other != row][-MOST_ALIKE:])
     return ids
+
+
+def eta(controller: Any, row: int) -> dict[str, Any] | None:
+    """What comes next of a job and when: see :func:`rota.report.eta.eta_of`."""
+    past, state, progress = (
+        controller.record.past,
+        controller.state,
+        controller.record.progress(row),
+    )
+    told = eta_of(past, state, row, controller.now_s(), progress, controller.turns(row))
+    return None if told is None else told | {"sentence": eta_sentence(told)}
+
+
+def _eta_s(past: Past, job: Job, progress: dict[str, Any], share: float) -> list[float] | None:
+    """Seconds until the end of a job that tells its progress, the least and the most."""
+    found = None if job.state.is_final else past.end_by_progress(progress, share)
+    return None if found is None or found.high_s is None else [found.low_s, found.high_s]
 
 
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
@@ -279,29 +297,3 @@ def _retries(state: ClusterState, row: int) -> dict[str, Any] | None:
 def _sizes(job: Job) -> list[int]:
     """Numbers of GPUs that its owner allows, rising."""
     return list(job.spec.elastic.sizes) if job.spec.elastic is not None else [job.spec.num_gpus]
-
-
-def _eta_s(progress: dict[str, Any], share: float) -> list[float] | None:
-    """Seconds to go: if it runs alone from now on, and if it keeps the share that it has had."""
-    steps, step_time_s = _steps_left(progress), progress.get("step_time_s")
-    if steps is None or not isinstance(step_time_s, int | float):
-        return None
-    left_s = max(0.0, steps * step_time_s)
-    return [left_s, left_s / min(1.0, share)] if share > 0.001 else None
-
-
-def _steps_left(progress: dict[str, Any]) -> float | None:
-    """Steps left as reported; where batches vary, remaining samples over the present batch."""
-    step, total, samples, total_samples = (
-        value if isinstance(value, int | float) else None
-        for value in map(progress.get, ("step", "total", "samples", "total_samples"))
-    )
-    if step is not None and total is not None:
-        return total - step
-    if not step or not samples or total_samples is None:
-        return None
-    told = progress.get("adaptation")
-    size = told.get("size") if isinstance(told, dict) else None
-    if not isinstance(size, int | float) or not 1 <= size <= MOST_SAMPLES:
-        size = samples / step
-    return (total_samples - samples) / size

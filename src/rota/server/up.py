@@ -15,6 +15,7 @@ from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
 from rota.live.logline import TEXT
 from rota.live.provider.local import LocalProvider, lay_out
+from rota.report.eta import Past
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
@@ -99,7 +100,9 @@ def run_cluster(
         provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
         try:
             watchers = [] if traces is None else [traces.watch]
-            controller = Controller(store, folder, policy, policy_name, provider, room, watchers)
+            controller = Controller(
+                store, folder, policy, policy_name, provider, room, watchers, Past()
+            )
         except RotaError:
             store.close()
             raise

@@ -112,7 +112,7 @@ def test_nothing_is_a_report_too():
 
 
 def moment(at_s, held=0, gpus=2):
-    return Moment(at_s, 0, held, held, gpus, 0)
+    return Moment(at_s, 0, held, held, gpus, 0, gpus - held)
 
 
 def test_a_window_begins_and_ends_as_things_stood():

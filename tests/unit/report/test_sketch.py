@@ -8,7 +8,7 @@ from rota.report.sketch import POINTS, SEVERAL, Piece, course, thinned_pieces
 
 
 def moment(at_s, waiting, held, running, gpus=4):
-    return Moment(at_s, waiting, held, running, gpus, 0)
+    return Moment(at_s, waiting, held, running, gpus, 0, gpus - held)
 
 
 def test_a_course_averages_over_equal_spans():

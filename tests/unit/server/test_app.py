@@ -234,6 +234,7 @@ def test_explain_names_the_blockers(http, cluster):
         "filling",
         "burst",
         "flow",
+        "eta",
     }  # fmt: skip
     assert verdict["blockers"][0]["held_by"] == ["1", "2"]
     assert verdict["history"][0]["at_s"] == 1.0

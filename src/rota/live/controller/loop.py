@@ -24,7 +24,7 @@ from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
-from rota.live.controller.record import Record, Watcher
+from rota.live.controller.record import Noting, Record, Watcher
 from rota.live.controller.recovery import DRAINED, overdue
 from rota.live.controller.room import Room
 from rota.live.controller.supply import Supply
@@ -82,6 +82,7 @@ class Controller:
 
     ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs``,
     ``files``, ``cleaner`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
+    ``past`` notes every event as it is applied, from the log's first one on.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Controller:
         provider: Provider,
         room: Room | None = None,
         watchers: Iterable[Watcher] = (),
+        past: Noting | None = None,
     ) -> None:
         self._policy = checked(policy)
         self.policy_name = policy_name
@@ -102,7 +104,7 @@ class Controller:
         self.fills: bool = policy.fill is not None
         self._provider = provider
         self.room = room or Room(folder, keeps_reserve=False)
-        self.record = Record(store, folder, watchers)
+        self.record = Record(store, folder, watchers, past)
         self.state = self.record.state
         self.journal = Journal(self.record, self.room)
         self.questions = Questions(self.record.outboxes)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
@@ -43,14 +43,28 @@ Watcher = Callable[[ClusterState], Callable[[Event], None]]
 RECENT = 1000  # jobs whose names an unknown one is compared with
 
 
+class Noting(Protocol):
+    """Learns from events as they are applied."""
+
+    def note(self, event: Event) -> None:
+        """Take an event in; raises nothing."""
+
+
 class Record:
     """The state, what was said about it, and the agents that are connected.
 
-    Making one reads the whole event log of ``store``. Raises StoreError for one that this version
-    can't follow, with nothing changed. ``watchers`` are told of the log's events too.
+    Making one reads the whole event log of ``store``. ``watchers`` are told of the log's events
+    too, and ``past`` notes them. Raises StoreError for a log that this version can't follow, with
+    nothing changed.
     """
 
-    def __init__(self, store: EventStore, folder: Folder, watchers: Iterable[Watcher] = ()) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        folder: Folder,
+        watchers: Iterable[Watcher] = (),
+        past: Noting | None = None,
+    ) -> None:
         self.state = ClusterState()
         self.index = JobIndex(self.state)
         self.counts, self.process_counts = Counts(self.state), ProcessCounts()
@@ -82,6 +96,8 @@ class Record:
         self.state.on_line = self._note_line
         self.state.observers += [self.searches.note, self._remember, self.counts.note]
         self.state.observers += [watch(self.state) for watch in watchers]
+        self.past = past
+        self.state.observers += [past.note] if past is not None else []
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
             try:
