@@ -17,6 +17,7 @@ import rota.errors
 from rota import flow
 from rota.cli.main import _code, cli
 from rota.cli.present import WIDE
+from rota.cli.topboard import ANSWERS, BACK, KEYS
 from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.explain.why import explain
@@ -285,6 +286,12 @@ def test_the_variables_that_the_source_names_are_those_that_are_explained() -> N
         name for file in (ROOT / "docs").rglob("*.md") for name in pattern.findall(file.read_text())
     }
     assert told <= used
+
+
+def test_every_key_of_top_is_explained() -> None:
+    keys = [f"| `{key.key}` | {key.label.lower()}: " for key in (*KEYS, BACK)]
+    assert not [key for key in keys if key not in page("live")]
+    assert not missing([key.key for key in ANSWERS], page("live"))
 
 
 # -- the API ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ COMMANDS = {
         "run": Entry("rota.cli.live:run", "Submit a command: rota run --gpus 1 -- python train.py"),
         "submit": Entry("rota.cli.live:submit", "Submit a job file."),
         "plan": Entry("rota.cli.plan:plan", "Where and when a job would start, if submitted."),
+        "top": Entry("rota.cli.top:top", "The cluster on the terminal, live, with keys."),
         "ps": Entry("rota.cli.looking:ps", "List jobs."),
         "show": Entry("rota.cli.looking:show", "Everything about one job."),
         "logs": Entry("rota.cli.live:logs", "What a job printed."),

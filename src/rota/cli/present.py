@@ -169,9 +169,9 @@ def _filling_cells(filling: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
-    """Everything about one job, for ``rota show``."""
-    width = width_of_terminal()
+def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any], width: float | None = None) -> str:
+    """Everything about one job, for ``rota show``, as wide as the terminal unless told."""
+    width = width_of_terminal() if width is None else width
     lines = [f"job {job['id']} ({printable(job['name'])})"]
     for name, value in _facts(job, verdict):
         if value is not None:

@@ -12,9 +12,9 @@ from rota.model.naming import few
 from rota.model.naming import jobs_text as jobs_named
 
 
-def why_text(verdict: Mapping[str, Any]) -> str:
-    """A verdict of ``rota why``."""
-    width = width_of_terminal()
+def why_text(verdict: Mapping[str, Any], width: float | None = None) -> str:
+    """A verdict of ``rota why``, as wide as the terminal unless told otherwise."""
+    width = width_of_terminal() if width is None else width
     start = f"job {verdict['job_id']} is {printable(standing_text(verdict))}"
     lines = [folded(start, width, indent=2)]
     if verdict["blockers"]:
