@@ -15,7 +15,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
-from rota.live.agent.answers import look_up
+from rota.live.agent.answers import find
 from rota.live.agent.line_times import times_file
 from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.counts import Counts, ProcessCounts
@@ -222,7 +222,7 @@ class StandInController:
 
     async def ask(self, node: str, question: Question, patience_s: float = 0.0) -> Found:
         """What the node's agent would answer."""
-        return await asyncio.to_thread(look_up, self._folder, node, question)
+        return await find(self._folder, node, question)
 
     def node_of(self, row: int, attempt: int) -> str | None:
         return NODE if 0 < attempt <= self.state.attempt[row] else None

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
 from rota.client.events import Events
+from rota.client.log_stream import follow_output
 from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
 from rota.errors import NotFoundError, ServerError, UnreachableError
 from rota.folder import Folder
@@ -283,12 +284,15 @@ class Client:
         """
         job_id = self.job(job_id)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
-        reader = OutputReader(self, job_id, **which, tail=tail, since_s=since_s, follow=follow)
+        if follow:
+            params = which | {"tail": tail, "since_s": since_s}
+            path = _path("jobs", job_id, "logs/stream")
+            yield from (piece.text for piece in follow_output(self._connection, path, params))
+            return
+        reader = OutputReader(self, job_id, **which, tail=tail, since_s=since_s)
         while not reader.done:
             if text := reader.read().text:
                 yield text
-            if reader.idle:
-                time.sleep(POLL_S)
 
     def log_lines(
         self,

@@ -175,26 +175,28 @@ def answer_of(response: httpx.Response) -> dict[str, Any]:
     if response.is_success and isinstance(body, dict):
         return body
     if isinstance(body, dict) and "code" in body:
-        kind = getattr(rota.errors, str(body["code"]), ServerError)
-        if not (isinstance(kind, type) and issubclass(kind, RotaError)):
-            kind = ServerError
-        raise kind(str(body.get("detail", "")), **_more(kind, body, response))
+        more: dict[str, Any] = {}
+        if "begin" in body:
+            more["begin"] = str(body["begin"])
+        with contextlib.suppress(KeyError, ValueError):
+            more["retry_after_s"] = float(response.headers["retry-after"])
+        raise error_of(str(body["code"]), str(body.get("detail", "")), **more)
     raise ServerError(
         f"{response.url.host}:{response.url.port} answered {response.status_code} in a way that "
         "no Rota controller does; is ROTA_SERVER right?"
     )
 
 
-def _more(
-    kind: type[RotaError], body: Mapping[str, Any], response: httpx.Response
-) -> dict[str, Any]:
-    """Arguments of an error besides its message."""
+def error_of(code: str, detail: str, **more: Any) -> RotaError:
+    """The error that a controller names; ``more`` are arguments of those that take any."""
+    kind = getattr(rota.errors, code, ServerError)
+    if not (isinstance(kind, type) and issubclass(kind, RotaError)):
+        kind = ServerError
     if kind is CursorError:
-        return {"begin": str(body.get("begin", ""))}
-    if kind is BusyError:
-        with contextlib.suppress(KeyError, ValueError):
-            return {"retry_after_s": float(response.headers["retry-after"])}
-    return {}
+        return CursorError(detail, more.get("begin", ""))
+    if kind is BusyError and "retry_after_s" in more:
+        return BusyError(detail, more["retry_after_s"])
+    return kind(detail)
 
 
 def _cause(error: Exception) -> str:

@@ -103,7 +103,7 @@ class Events:
     def __iter__(self) -> Iterator[Told]:
         from httpx_sse import EventSource
 
-        with httpx.Client(**_HTTP) as http:
+        with httpx.Client(**HTTP) as http:
             while True:
                 try:
                     with http.stream("GET", **self._asked()) as response:
@@ -123,7 +123,7 @@ class Events:
     async def __aiter__(self) -> AsyncIterator[Told]:
         from httpx_sse import EventSource
 
-        async with httpx.AsyncClient(**_HTTP) as http:
+        async with httpx.AsyncClient(**HTTP) as http:
             while True:
                 try:
                     async with http.stream("GET", **self._asked()) as response:
@@ -194,7 +194,7 @@ class Events:
 
 
 _FIELDS = ("seq", "at_s", "kind", "job_id", "data")
-_HTTP: dict[str, Any] = {
+HTTP: dict[str, Any] = {
     "timeout": httpx.Timeout(CONNECT_S, read=SILENCE_S),
     "trust_env": False,
 }

@@ -15,8 +15,6 @@ from rota.errors import RotaError
 from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import core_curve, goodput
-from rota.live.wire.questions import Output
-from rota.model.job import JobState
 from rota.model.state.state import ClusterState
 from rota.report.gauges import gauges
 from rota.report.setting import setting_text
@@ -28,9 +26,11 @@ from rota.server.calls import Caller, body_hash, checked_key, json_body, within_
 from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.job_list import JobQuery, job_page, job_query
+from rota.server.log_stream import LogStream, Wanted, piece
 from rota.server.metrics import Metrics, Snapshot
 from rota.server.notify.notifier import Notifier
 from rota.server.notify.routes import hook_routes
+from rota.server.streams import StreamAnswer
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
@@ -55,12 +55,12 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver, notifier: N
         redirect_slashes=False,
     )
     app.include_router(_job_routes(controller), prefix="/api/v1")
-    app.include_router(_reading_routes(controller), prefix="/api/v1")
+    streams = app.state.streams = Streams(controller)
+    app.include_router(_reading_routes(controller, streams), prefix="/api/v1")
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
     app.include_router(hook_routes(controller, folder, notifier), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(_process_routes(controller))
-    streams = app.state.streams = Streams(controller)
     app.include_router(event_routes(streams), prefix="/api/v1")
     problems.install(app)
     app.add_middleware(TimeHeader, now_s=controller.now_s, cursor=streams.now)
@@ -139,7 +139,10 @@ def _steered(controller: Any, row: int, changed: bool) -> JSONResponse:
     return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
 
 
-def _reading_routes(controller: Any) -> APIRouter:
+_Number = Annotated[int | None, Query(ge=0, le=1 << 20)]
+
+
+def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
     """Routes that read jobs."""
     router = APIRouter()
 
@@ -191,8 +194,8 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/logs")
     async def logs(
         job_id: str,
-        rank: Annotated[int | None, Query(ge=0, le=1 << 20)] = None,
-        process: Annotated[int | None, Query(ge=0, le=1 << 20)] = None,
+        rank: _Number = None,
+        process: _Number = None,
         attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
         offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
         limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
@@ -210,7 +213,29 @@ def _reading_routes(controller: Any) -> APIRouter:
         where: dict[str, Any] = {"offset": offset, "limit": limit, "tail": tail}
         where |= {"since_s": since_s, "times": times}
         found = await controller.files.output(row, number, **which, **where)
-        return JSONResponse(_piece(controller, row, number, found))
+        return JSONResponse(piece(controller, row, number, found))
+
+    @router.get("/jobs/{job_id}/logs/stream")
+    async def follow(
+        job_id: str,
+        user: Caller,
+        rank: _Number = None,
+        process: _Number = None,
+        attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
+        offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
+        tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
+        since_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
+        times: bool = False,
+        last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+    ) -> StreamAnswer:
+        """One rank's output from a byte offset or a time on, and then as it is printed."""
+        row = controller.record.row(job_id, newest=True)
+        wanted = Wanted(rank, process, attempt, offset, tail, since_s, times)
+        output = LogStream(controller, streams, row, wanted)
+        if last_event_id:
+            output.go_on_from(last_event_id)
+        await output.begin()
+        return StreamAnswer(output.events(), streams.places.take(user))
 
     return router
 
@@ -372,22 +397,3 @@ def _report(
     log = islice(controller.record.store.load(), state.events)
     since_s = None if last_s is None else now_s - last_s
     return {"policy": controller.policy_name} | report(state, log, now_s, since_s)
-
-
-def _piece(controller: Any, row: int, attempt: int, found: Output) -> dict[str, Any]:
-    """A piece of one process's output. ``attempt`` is 0 if none has started."""
-    state = JobState(controller.state.state[row])
-    return {
-        "attempt": attempt,
-        "rank": found.rank,
-        "state": state.name,
-        "process": found.process,
-        "next_process": found.next_process,
-        "text": found.text,
-        "offset": found.offset,
-        "next_offset": found.next_offset,
-        "size": found.size,
-        "times": found.times,
-        "complete": found.complete,
-        "job_ended": state.is_final,
-    }

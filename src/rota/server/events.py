@@ -6,7 +6,6 @@ anew. Reading, telling and encoding happen in a thread of their own.
 """
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -15,27 +14,20 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
 from fastapi import APIRouter, Header, Query
-from starlette.responses import StreamingResponse
 
-from rota.errors import BusyError, CursorError, InputError
+from rota.errors import CursorError, InputError
 from rota.server.calls import Caller
-from rota.server.jobs import finite
+from rota.server.streams import Places, StreamAnswer, sse
 from rota.server.telling import Teller
 
 HEARTBEAT_S = 5.0
-PATIENCE_S = 5.0  # of a caller for whom there is no place
 PACE_S = 0.05  # between two looks at what is new
 NEWS_EVERY_S = 0.25  # of one job
 NEWS_KEPT_S = 30.0  # for streams that have not taken them yet
 MOST_KEPT, MOST_KEPT_BYTES = 4096, 8 << 20  # encoded events
 PAGE = 64  # events that are read from the log at once
 CHUNK_BYTES = 1 << 16  # that a stream sends at once, unless a single event is longer
-STALL_S = 60.0  # a caller who has taken nothing for so long is cut off
-MOST_STREAMS, MOST_OF_ONE = 256, 128  # in all, and of one caller
-BEGINS_PER_S = 8.0  # streams that one caller may begin in the long run, after MOST_OF_ONE at once
-MOST_METERS = 1024
 
 log = logging.getLogger("rota.server")
 _CURSOR = re.compile(r"(?:([0-9a-f]{1,64})-)?([0-9]{1,18})\Z")
@@ -49,13 +41,6 @@ class _Kept(NamedTuple):
     at_s: float = 0.0  # of news: when they were encoded, by the monotonic clock
 
 
-class _Meter(NamedTuple):
-    """Streams that a caller has begun, less those that are forgiven by ``at_s``."""
-
-    used: float
-    at_s: float
-
-
 class Streams:
     """All event streams of one controller. Made and used in the controller's event loop."""
 
@@ -63,8 +48,8 @@ class Streams:
         self._controller = controller
         self._teller = Teller(controller.record)
         self._thread = ThreadPoolExecutor(1, "streams")
-        self._callers: dict[str, int] = {}
-        self._meters: dict[str, _Meter] = {}  # of callers who have begun streams lately
+        self.places = Places()  # of these and of other streams
+        self._num_open = 0
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
         self._head = 0  # number of the last event that is kept, or was before none was
@@ -74,14 +59,16 @@ class Streams:
         self._pump: asyncio.Task[None] | None = None
         self._due = asyncio.Event()  # there is something to read or to encode
         self._bell = asyncio.Event()  # rung, and replaced, when streams have something to send
-        self._closed = False
+        self.closed = False
+        self.written = asyncio.Event()  # set, and replaced, when events have been written
         controller.journal.on_written = self._note_written
         controller.telemetry.on_progress = self._note_progress
 
     def close(self) -> None:
         """End all streams, and take no more."""
-        self._closed = True
+        self.closed = True
         self._ring()
+        self.written.set()
         if self._pump is not None:
             self._pump.cancel()
         self._thread.shutdown()
@@ -131,43 +118,21 @@ class Streams:
 
     def enter(self, caller: str) -> Callable[[], None]:
         """Take a place among the streams; the function gives it back. Raises BusyError."""
-        mine, together = self._callers.get(caller, 0), sum(self._callers.values())
-        if mine >= MOST_OF_ONE or together >= MOST_STREAMS:
-            raise BusyError(
-                f"events: {mine} streams of {caller} and {together} in all are open, and there may "
-                f"be {MOST_OF_ONE} and {MOST_STREAMS}; close some, or try again later",
-                PATIENCE_S,
-            )
-        self._meter(caller, time.monotonic())
-        self._callers[caller] = mine + 1
+        give_back = self.places.take(caller)
+        self._num_open += 1
         if self._pump is None or self._pump.done():
             self._forget()
             self._pump = asyncio.create_task(self._run())
 
         def leave() -> None:
-            left = self._callers.pop(caller) - 1
-            if left:
-                self._callers[caller] = left
-            if not self._callers and self._pump is not None:
+            give_back()
+            self._num_open -= 1
+            if not self._num_open and self._pump is not None:
                 self._pump.cancel()
                 self._pump = None
                 self._forget()
 
         return leave
-
-    def _meter(self, caller: str, now_s: float) -> None:
-        """Count a stream that begins. Raises BusyError if the caller begins too many."""
-        meter = self._meters.pop(caller, None) or _Meter(0.0, now_s)
-        used = max(0.0, meter.used - BEGINS_PER_S * (now_s - meter.at_s))
-        if used > MOST_OF_ONE:
-            self._meters[caller] = meter
-            raise BusyError(
-                f"events: {caller} begins streams too often; keep one open, and begin "
-                f"{BEGINS_PER_S:g} a second at most"
-            )
-        self._meters[caller] = _Meter(used + 1.0, now_s)
-        if len(self._meters) > MOST_METERS:
-            del self._meters[next(iter(self._meters))]
 
     def _forget(self) -> None:
         """Keep nothing that is encoded, and begin with what is written from now on."""
@@ -180,12 +145,16 @@ class Streams:
     async def stream(self, place: int) -> AsyncIterator[bytes]:
         """The stream's bytes, from after the event ``place`` on, until the controller ends."""
         version, is_live, pump = self._version, False, self._pump
-        yield _event("begin", {"seq": place}, self.cursor(place))
-        while pump is not None and not (self._closed or pump.done()):
+        yield sse("begin", {"seq": place}, self.cursor(place))
+        while pump is not None and not (self.closed or pump.done()):
             bell = self._bell
             first = self._kept[0].number if self._kept else self._head + 1
             if place < first - 1 and not is_live:
-                found = await self._from_log(place, min(first - 1, self._head))
+                try:
+                    found = await self._from_log(place, min(first - 1, self._head))
+                except Exception:
+                    log.exception("an event stream ends: what was before can't be told")
+                    return
                 if not found:
                     return
                 place = found[-1].number
@@ -193,7 +162,7 @@ class Streams:
                 continue
             if place < first - 1:
                 place, version = self._head, self._version
-                yield _event("resync", {"seq": place}, self.cursor(place))
+                yield sse("resync", {"seq": place}, self.cursor(place))
                 continue
             is_live = True
             place, version, chunk = self._next(place, version)
@@ -237,20 +206,22 @@ class Streams:
         """Events of the log, told and encoded, in the streams' thread."""
         store = self._controller.record.store
         found: list[_Kept] = []
-        if self._closed:
+        if self.closed:
             return found
         size = 0
         for seq, kind, body in store.records(after, upto, PAGE):
             if size > CHUNK_BYTES:
                 break
             told = self._teller.tell(seq, store.event(seq, kind, body))
-            found.append(_Kept(seq, _event("logged", told, self.cursor(seq))))
+            found.append(_Kept(seq, sse("logged", told, self.cursor(seq))))
             size += len(found[-1].data)
         return found
 
     # -- what is new ---------------------------------------------------------------------------
 
     def _note_written(self) -> None:
+        written, self.written = self.written, asyncio.Event()
+        written.set()
         if self._pump is not None:
             self._due.set()
 
@@ -307,7 +278,7 @@ class Streams:
         encoded = await asyncio.get_running_loop().run_in_executor(
             self._thread,
             lambda: [
-                (row, _event("progress", {"job_id": job_id, "progress": progress}))
+                (row, sse("progress", {"job_id": job_id, "progress": progress}))
                 for row, job_id, progress in told
             ],
         )
@@ -328,45 +299,10 @@ def event_routes(streams: Streams) -> APIRouter:
         user: Caller,
         after: Annotated[str | None, Query(max_length=100)] = None,
         last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-    ) -> StreamingResponse:
+    ) -> StreamAnswer:
         """Events after a number, then those that come, with news of progress; see the docs."""
         place = streams.place(last_event_id or after)
         leave = streams.enter(user)
-        return _Stream(streams.stream(place), leave)
+        return StreamAnswer(streams.stream(place), leave)
 
     return router
-
-
-class _Stream(StreamingResponse):
-    """An answer that gives its place back as it ends."""
-
-    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(content, headers=headers, media_type="text/event-stream")
-        self._leave = leave
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the stream until its end or the caller's."""
-
-        async def send_in_time(message: Any) -> None:
-            async with asyncio.timeout(STALL_S):
-                await send(message)
-
-        try:
-            await super().__call__(scope, receive, send_in_time)
-        except TimeoutError:
-            scope["state"]["connection"].transport.abort()
-            log.warning("an event stream is closed: nothing of it was taken for %g s", STALL_S)
-            await asyncio.sleep(0)  # the server hears of it, and does not wonder
-        finally:
-            self._leave()
-
-
-def _event(name: str, data: Any, cursor: str = "") -> bytes:
-    """A server-sent event. Numbers that are not finite become null, as they do everywhere."""
-    try:
-        body = msgspec.json.encode(data)
-    except (UnicodeEncodeError, OverflowError):  # jobs may report what JSON has and text has not
-        body = json.dumps(finite(data)).encode()
-    head = f"id: {cursor}\nevent: {name}\ndata: " if cursor else f"event: {name}\ndata: "
-    return head.encode() + body + b"\n\n"

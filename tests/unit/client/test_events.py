@@ -15,7 +15,7 @@ from rota.client.events import Connected, Disconnected, Line, Logged, Progress, 
 from rota.errors import AuthError, BusyError, CursorError, InputError, UnreachableError
 from rota.folder import Folder
 from rota.model.events import NodeOpened
-from rota.server import events
+from rota.server import streams
 from support.served import NODE, controller_without_agents, served
 
 JOB = {"run": "true", "workdir": "/tmp"}
@@ -172,12 +172,12 @@ def test_nobody_there_is_an_error_once_patience_is_over(client, restarted):
 
 
 def test_too_many_streams_are_an_error_once_patience_is_over(client, monkeypatch):
-    monkeypatch.setattr(events, "MOST_STREAMS", 1)
+    monkeypatch.setattr(streams, "MOST_STREAMS", 1)
     held = iter(client.events())
     next(held)
     with pytest.raises(BusyError, match="1 in all") as error:
         next(iter(client.events(patience_s=0.0)))
-    assert math.isclose(error.value.retry_after_s, events.PATIENCE_S)
+    assert math.isclose(error.value.retry_after_s, streams.PATIENCE_S)
 
 
 def test_news_of_progress(client, restarted):

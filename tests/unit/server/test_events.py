@@ -15,7 +15,7 @@ import pytest
 from rota.live.controller.lines import Lines
 from rota.model.events import NodeClosed, NodeOpened
 from rota.model.job import JobSpec
-from rota.server import events
+from rota.server import events, streams
 from rota.server.events import Streams
 from rota.server.telling import Teller
 from rota.testing.store_contract import every_event
@@ -167,8 +167,8 @@ def test_other_sites_and_strangers_get_no_stream(http, headers, status):
 
 
 def test_there_are_as_many_streams_as_there_may_be(cluster, http, monkeypatch):
-    monkeypatch.setattr(events, "MOST_OF_ONE", 2)
-    monkeypatch.setattr(events, "MOST_STREAMS", 3)
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(streams, "MOST_STREAMS", 3)
     ann, bob = {"Rota-User": "ann"}, {"Rota-User": "bob"}
     with stream(http, **ann) as one:
         next(one)
@@ -185,8 +185,8 @@ def test_there_are_as_many_streams_as_there_may_be(cluster, http, monkeypatch):
 
 
 def test_who_reconnects_all_the_time_is_refused_and_others_are_not(cluster, http, monkeypatch):
-    monkeypatch.setattr(events, "MOST_OF_ONE", 5)
-    monkeypatch.setattr(events, "BEGINS_PER_S", 0.001)
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 5)
+    monkeypatch.setattr(streams, "BEGINS_PER_S", 0.001)
     ann = {"Rota-User": "ann"}
     statuses = []
     for _ in range(20):
@@ -210,7 +210,7 @@ def test_streams_end_with_the_controller(folder):
 
 
 def test_who_takes_nothing_is_cut_off_and_little_is_kept_for_it(cluster, folder, monkeypatch):
-    monkeypatch.setattr(events, "STALL_S", 0.2)
+    monkeypatch.setattr(streams, "STALL_S", 0.2)
     monkeypatch.setattr(events, "MOST_KEPT", 8)
     token, address = folder.token.read_text().strip(), urlsplit(cluster.url)
     with socket.create_connection((address.hostname, address.port)) as reader:
@@ -219,12 +219,12 @@ def test_who_takes_nothing_is_cut_off_and_little_is_kept_for_it(cluster, folder,
         reader.sendall(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
         assert reader.recv(12) == b"HTTP/1.1 200"
         wide = NodeClosed(1.0, NODE, user="x" * 200_000)
-        streams = cluster.controller.journal.on_written.__self__
+        told_of = cluster.controller.journal.on_written.__self__
         for _ in range(60):
             cluster.do(partial(cluster.controller.journal.write_first, wide))
-        while cluster.do(lambda: bool(streams._callers)):
-            cluster.do(lambda: None)
-        assert cluster.do(lambda: len(streams._kept)) == 0
+        while cluster.do(lambda: len(told_of.places)):
+            pass
+        assert cluster.do(lambda: len(told_of._kept)) == 0
 
 
 # -- one stream, read step by step in the controller's own loop ------------------------------------

@@ -32,10 +32,25 @@ from rota.live.wire.questions import (
     answer_message,
 )
 
+LOOK_AGAIN_S = 0.1  # at an output that somebody follows
+MOST_WAIT_S = 60.0
+
 
 async def answer(folder: Folder, node: str, ask: Ask) -> Message:
     """The message that answers a question to the agent of a node."""
-    return answer_message(ask.number, await asyncio.to_thread(look_up, folder, node, ask.question))
+    return answer_message(ask.number, await find(folder, node, ask.question))
+
+
+async def find(folder: Folder, node: str, question: Question) -> Found:
+    """The answer of :func:`look_up`, for which an AskOutput may wait a while."""
+    wait_s = min(question.wait_s, MOST_WAIT_S) if isinstance(question, AskOutput) else 0.0
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        found = await asyncio.to_thread(look_up, folder, node, question)
+        is_news = not isinstance(found, Output) or found.text or found.complete
+        if is_news or asyncio.get_running_loop().time() >= deadline:
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def look_up(folder: Folder, node: str, question: Question) -> Found:

@@ -46,6 +46,7 @@ class JobFiles:
         tail: int | None = None,
         since_s: float | None = None,
         times: bool = False,
+        wait_s: float = 0.0,
     ) -> Output:
         """A piece of what a process of an attempt has printed; see :class:`AskOutput`.
 
@@ -89,8 +90,9 @@ class JobFiles:
             since_s=since_s,
             times=times,
             started=self._record.has_started(row, attempt),
+            wait_s=wait_s,
         )
-        found = await self._found_at(node, question)
+        found = await self._found_at(node, question, PATIENCE_S + wait_s)
         assert isinstance(found, Output)
         return found
 

@@ -4,12 +4,14 @@ Few are on their way to an agent at a time, each answer is small, and nobody but
 """
 
 import asyncio
+import contextlib
 import itertools
+from typing import Any
 
 from rota.errors import AgentAwayError
 from rota.live.controller.outboxes import Outboxes
 from rota.live.wire import Message
-from rota.live.wire.questions import Found, Question, answer_of, ask_message
+from rota.live.wire.questions import AskOutput, Found, Question, answer_of, ask_message
 
 PATIENCE_S = 10.0  # for an agent to connect and to answer
 AT_ONCE = 4  # questions on their way to one agent
@@ -29,9 +31,14 @@ class Questions:
     async def ask(self, node: str, question: Question, patience_s: float = PATIENCE_S) -> Found:
         """The answer of a node's agent; waits for an agent that is away, or goes away.
 
-        Raises AgentAwayError if it does not answer in time.
+        Raises AgentAwayError if it does not answer in time. A question whose answer may wait for
+        something to happen keeps no other one from being asked.
         """
-        turn = self._turns.setdefault(node, asyncio.Semaphore(AT_ONCE))
+        turn: contextlib.AbstractAsyncContextManager[Any] = self._turns.setdefault(
+            node, asyncio.Semaphore(AT_ONCE)
+        )
+        if isinstance(question, AskOutput) and question.wait_s:
+            turn = contextlib.nullcontext()
         limit = asyncio.timeout(patience_s)
         self._limits.add(limit)
         try:

@@ -35,7 +35,8 @@ class AskOutput(OfAttempt, tag_field="type", tag="output"):
     Without ``process`` it is the first that had the rank, or with ``tail`` the last; without
     ``rank`` rank 0, or the rank that failed. ``since_s``: only lines that were printed at this time
     or later; ``times``: with the times of lines. ``over``: the attempt prints nothing any more.
-    ``started``: it has run, so that there must be an output.
+    ``started``: it has run, so that there must be an output. As long as there is nothing to tell
+    the answer may take ``wait_s``; agents of before answer at once.
     """
 
     rank: Number | None = None
@@ -47,6 +48,7 @@ class AskOutput(OfAttempt, tag_field="type", tag="output"):
     since_s: float | None = None
     times: bool = False
     started: bool = False
+    wait_s: float = 0.0
 
 
 class AskRanks(OfAttempt, tag_field="type", tag="ranks"):

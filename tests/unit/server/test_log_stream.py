@@ -1,0 +1,131 @@
+"""A job's output as it is printed: where it goes on, how it ends, and what is refused."""
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from rota.errors import AgentAwayError
+from rota.model.events import AttemptLost, JobFinished
+from rota.model.job import JobState
+from rota.server import log_stream
+
+JOB = {"run": "python train.py", "workdir": "/tmp"}
+
+
+@pytest.fixture
+def running(cluster, http, monkeypatch):
+    monkeypatch.setattr(log_stream, "HELD_S", 0.2)
+    http.post("/api/v1/jobs", json=JOB).raise_for_status()
+    cluster.do(cluster.controller.turn)
+    return cluster
+
+
+@contextmanager
+def stream(http, place=None, **params):
+    headers = {} if place is None else {"Last-Event-ID": place}
+    path = "/api/v1/jobs/1/logs/stream"
+    with http.stream("GET", path, params=params, headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        yield told(answer.iter_lines())
+
+
+def told(lines):
+    """(kind, id, data) of each event."""
+    fields = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if line and name:
+            fields[name] = value
+        elif "data" in fields:
+            yield fields["event"], fields.get("id"), json.loads(fields["data"])
+            fields = {}
+
+
+def finish(cluster):
+    cluster.apply(JobFinished(cluster.controller.now_s(), 0, JobState.SUCCEEDED, 0))
+
+
+def test_output_is_told_as_it_is_printed_until_the_job_ends(running, http):
+    running.write_log(0, b"one\n")
+    with stream(http) as it:
+        assert next(it)[2]["text"] == "one\n"
+        running.write_log(0, b"two\n")
+        kind, place, data = next(it)
+        assert (kind, place, data["text"], data["offset"]) == ("piece", "1.0.8", "two\n", 4)
+        finish(running)
+        assert list(it) == [("end", None, {"state": "SUCCEEDED"})]
+    with stream(http, "1.0.4") as it:
+        assert [data.get("text") for _, _, data in it] == ["two\n", None]
+
+
+def test_a_stream_goes_through_attempts_and_one_of_an_attempt_ends_with_it(running, http):
+    running.write_log(0, b"first\n")
+    with stream(http) as it:
+        assert next(it)[1] == "1.0.6"
+        running.apply(AttemptLost(running.controller.now_s(), 0, 1, "its agent died"))
+        running.do(running.controller.turn)
+        running.write_log(0, b"second\n")
+        assert [(place, data["text"]) for _, place, data in [next(it)]] == [("2.0.7", "second\n")]
+        finish(running)
+        assert [kind for kind, _, _ in it] == ["end"]
+    with stream(http, attempt=1) as it:
+        assert [kind for kind, _, _ in it] == ["piece", "end"]
+
+
+def test_an_agent_that_is_away_is_told_of_and_waited_for(running, http, monkeypatch):
+    monkeypatch.setattr(log_stream, "AGAIN_S", 0.0)
+    running.write_log(0, b"one\n")
+    ask, is_away = running.controller.ask, threading.Event()
+
+    async def away(*args):
+        if is_away.is_set():
+            raise AgentAwayError("the agent of node here is not connected")
+        return await ask(*args)
+
+    monkeypatch.setattr(running.controller, "ask", away)
+    with stream(http) as it:
+        next(it)
+        is_away.set()
+        _, _, data = next(each for each in it if each[0] == "away")
+        assert "not connected" in data["detail"]
+        running.write_log(0, b"two\n")
+        is_away.clear()
+        assert next(each for each in it if each[0] == "piece")[2]["text"] == "two\n"
+
+
+def test_an_output_that_goes_meanwhile_ends_the_stream_with_the_reason(running, http):
+    running.write_log(0, b"one\n")
+    with stream(http) as it:
+        next(it)
+        running.write_ranks(0, [1], leaders=[0])
+        running.log_path(0).parent.rename(running.log_path(0).parent.with_name("gone"))
+        ((kind, _, data),) = it
+    assert kind == "error"
+    assert data["code"] == "NotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("place", "params", "status"),
+    [
+        (None, {"attempt": 9}, 404),
+        (None, {"rank": -1}, 422),
+        ("x", {}, 422),
+        ("1.0", {}, 422),
+        ("9.0.0", {}, 404),
+    ],
+)
+def test_what_there_is_not_is_refused(running, http, place, params, status):
+    headers = {} if place is None else {"Last-Event-ID": place}
+    answer = http.get("/api/v1/jobs/1/logs/stream", params=params, headers=headers)
+    assert answer.status_code == status
+
+
+def test_streams_of_outputs_and_of_events_share_their_places(running, http, monkeypatch):
+    monkeypatch.setattr("rota.server.streams.MOST_OF_ONE", 1)
+    running.write_log(0, b"one\n")
+    with stream(http) as it:
+        next(it)
+        assert http.get("/api/v1/events").status_code == 429
+        assert http.get("/api/v1/jobs/1/logs/stream").status_code == 429
