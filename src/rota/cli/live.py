@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from rota.cli.looking import last_lines
 from rota.cli.moment import moment_of
 from rota.cli.text import printable, stamp
 from rota.cli.verdict import truth
+from rota.cli.watching import Watch
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.job import BACKGROUND, FLOW
 from rota.request.array import ARRAY
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
 MOST_IDS = 10_000  # in a range
+START_S = 0.25  # between two looks at a job that waits
 
 
 def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -530,17 +531,19 @@ def _rank_of(text: str | None) -> int | Literal["all"] | None:
 
 def _await_start(client: "Client", job_id: str) -> None:
     """Wait for the first attempt or the end, and tell each reason for waiting once."""
-    from rota.client.connection import FOLLOW_PATIENCE_S, POLL_S
+    from rota.client.connection import FOLLOW_PATIENCE_S
 
-    told = ""
+    told, watch = "", None
     while not client.log_piece(job_id, patience_s=FOLLOW_PATIENCE_S).attempt:
+        cursor = client.cursor
         verdict = client.explain(job_id)
         if verdict["state"] != "PENDING" and not verdict["blockers"]:
             return
         if verdict["sentence"] != told:
             told = verdict["sentence"]
             click.echo(f"job {job_id} has not started: {printable(told)}", err=True)
-        time.sleep(POLL_S)
+        watch = watch or Watch(client, cursor, START_S)
+        watch.wait()
 
 
 def _write_log(text: str, raw: bool) -> None:
