@@ -404,7 +404,8 @@ class _Filling:
 
     def _usable(self, row: int, gap: Gap) -> list[Gap]:
         """The GPUs of another job's gap that the job can have."""
-        return [each for each in self.gaps.each(gap) if self._new_refusal(row, each) is None]
+        gaps = [gap] if len(gap.gpus) == 1 else self.gaps.each(gap)
+        return [each for each in gaps if self._new_refusal(row, each) is None]
 
     def _move(self, row: int) -> None:
         """Move the job if it gets nothing where it is, or if it would get much more elsewhere."""
