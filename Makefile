@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos test-browser lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,10 +67,14 @@ demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission
 	@$(BIN)/python -m rota.demo
 
 test: $(STAMP) ## run the tests, of real clusters one for each live path
-	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster"
+	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster and not browser"
 
 test-cluster: $(STAMP) ## run the other tests of real clusters
 	@$(PYTEST) $(MANY_AT_ONCE) -m cluster tests/process tests/parity tests/docs/test_examples.py
+
+test-browser: $(STAMP) ## run the tests of the dashboard in Chromium; installs it if it is not there
+	@tests/browser/set-up.sh
+	@ROTA_BROWSER=required $(PYTEST) tests/browser
 
 # For example: make test-stress TESTS="tests/parity tests/process/test_nodes.py" TIMES=20 WORKERS=2
 TESTS :=

@@ -108,7 +108,7 @@ def create_app(reader: Reader, door: Door, port: int) -> FastAPI:
         gzip_middleware_factory=None,
         show_welcome_message=False,
     )
-    toolkit.config.quasar_config["brand"] = {"primary": "#0b5cad"}
+    toolkit.config.quasar_config["loadingBar"] = {"skipHijack": True}
     app.add_middleware(DoorKeeper, door=door, port=port)
     return app
 

@@ -11,7 +11,7 @@ export default {
   props: { label: String, job: String },
   mounted() {
     Object.assign(this, { rows: [], gpus: [], byNumber: new Map(), from: 0, to: 1, follows: true,
-      first: Infinity, drawn: 0 });
+      first: Infinity });
     this.watch = new ResizeObserver(() => this.ask());
     this.watch.observe(this.$el);
     this.looks = new MutationObserver(() => this.ask());
@@ -173,7 +173,7 @@ export default {
         g.fillStyle = rota.ink("--bad");
         g.fillRect(at, TOP - 4, 1, high * count + 4);
       }
-      this.drawn = drawn;
+      Object.assign(this.$el.dataset, { drawn, span: this.to - this.from });
     },
     found(event) {
       const box = this.$refs.canvas.getBoundingClientRect();
