@@ -27,7 +27,7 @@ def test_every_page_is_fit_for_all_in_both_colours(seen, job, path, tmp_path_fac
     for colour in ("light", "dark"):
         seen.page.emulate_media(color_scheme=colour)
         page = seen.open(path.format(job=job))
-        page.locator(".ag-row, canvas, .note").first.wait_for()
+        page.locator(".rota-grid:visible, canvas:visible").first.wait_for()
         for what, width in WIDTHS.items():
             page.set_viewport_size({"width": width, "height": 860})
             over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -53,8 +53,13 @@ def test_buttons_suspend_resume_and_cancel_after_one_question(seen, cluster):
     row = page.locator(f'.ag-row[row-id="{job}"]')
     row.get_by_text("running", exact=True).click()
     page.get_by_role("button", name=f"Suspend job {job}").click()
-    cluster.steps("steered", 1)
-    row.get_by_text("held", exact=True).wait_for()
+    suspended = row.get_by_text("suspended", exact=True)
+
+    def is_off() -> bool:
+        cluster.steps("steered", 1)
+        return suspended.is_visible()
+
+    until(is_off, "it is suspended")
     page.get_by_text("suspended by", exact=False).first.wait_for()
     page.get_by_role("button", name=f"Resume job {job}").click()
     row.get_by_text("running", exact=True).wait_for()
@@ -91,8 +96,14 @@ def test_output_and_loss_come_as_they_are_told_and_nothing_in_them_is_run(seen, 
     assert " red\n" in text and "\x1b" not in text and "\\u202egnp" in text
     assert max(map(len, text.split("\n"))) < 5000
     figures = page.locator(".figure")
-    figures.filter(has_text=re.compile(r"^0\.5loss$")).wait_for()
-    page.get_by_text("<b>acc</b> by step").wait_for()
+
+    def is_told() -> bool:
+        cluster.steps("told", 1)
+        return figures.filter(has_text=re.compile(r"^0\.\d+loss$")).is_visible() and (
+            page.get_by_text("<b>acc</b> by step").is_visible()
+        )
+
+    until(is_told, "loss and metric are on the page")
     assert page.evaluate("document.title") != "run"
     cluster.client.cancel(job)
 

@@ -30,10 +30,7 @@ def ui(port: int, opens: bool) -> None:
     is signed in may do all that the cluster's token may. Run it again, while it runs, for another
     link. It listens on 127.0.0.1 only, and runs until Ctrl-C; the cluster goes on without it.
     """
-    if find_spec("nicegui") is None or find_spec("plotly") is None:
-        raise DataMissingError(
-            f"the dashboard's toolkit is not installed; install it with: {INSTALL}"
-        )
+    require_toolkit()
     from rota.client.client import Client
     from rota.client.connection import Connection
 
@@ -55,6 +52,14 @@ def ui(port: int, opens: bool) -> None:
         port,
         lambda link: _tell(link, opens, runs=True),
     )
+
+
+def require_toolkit() -> None:
+    """Raise DataMissingError, with what installs it, if the dashboard's toolkit is not there."""
+    if find_spec("nicegui") is None or find_spec("plotly") is None:
+        raise DataMissingError(
+            f"the dashboard's toolkit is not installed; install it with: {INSTALL}"
+        )
 
 
 def _link_of_running(folder: Folder, token: str) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.keyvalue import parse_settings, parse_size
 from rota.cli.text import printable
+from rota.cli.ui import require_toolkit
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 
@@ -99,6 +103,7 @@ MOST_NAMED = 5  # processes that live on
     metavar="DIR",
     help="The state folder; $ROTA_HOME, or one under the XDG data folder, by default.",
 )
+@click.option("--ui", "shows", is_flag=True, help="Also start the dashboard, as rota ui does.")
 def up(
     gpus: int | None,
     nodes: str,
@@ -111,6 +116,7 @@ def up(
     log_format: str,
     port: int,
     home: str | None,
+    shows: bool,
 ) -> int | None:
     """Start a cluster on this machine: controller, API and an agent for each node.
 
@@ -135,20 +141,31 @@ def up(
     policy = create(policy_name, parse_settings(policy_name, settings))
     if said := remark(policy):
         click.echo(said, err=True)
-    controller = run_cluster(
-        folder,
-        policy=policy,
-        policy_name=policy_name,
-        gpus=gpus,
-        nodes=most,
-        least_nodes=least,
-        gpu_types=_gpu_types(gpu_types),
-        host_memory_bytes=None if host_memory is None else parse_size("--host-memory", host_memory),
-        log_limit_bytes=_log_limit_bytes(log_limit),
-        log_format=log_format,
-        port=port,
-        on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
-    )
+    if shows:
+        require_toolkit()
+    with ExitStack() as beside:
+
+        def greet(url: str, controller: Controller, provider: LocalProvider) -> None:
+            _greet(folder, url, controller, provider)
+            if shows:
+                beside.enter_context(_dashboard(folder))
+
+        controller = run_cluster(
+            folder,
+            policy=policy,
+            policy_name=policy_name,
+            gpus=gpus,
+            nodes=most,
+            least_nodes=least,
+            gpu_types=_gpu_types(gpu_types),
+            host_memory_bytes=None
+            if host_memory is None
+            else parse_size("--host-memory", host_memory),
+            log_limit_bytes=_log_limit_bytes(log_limit),
+            log_format=log_format,
+            port=port,
+            on_listen=greet,
+        )
     if controller.journal.failed:
         why = f": {controller.journal.failure}" if controller.journal.failure else ""
         log = f"see {folder.controller_log}; jobs go on"
@@ -168,6 +185,22 @@ def up(
             err=True,
         )
     return 0
+
+
+@contextmanager
+def _dashboard(folder: Folder) -> Iterator[None]:
+    """The dashboard of this cluster beside it: a process of its own, ended with the controller."""
+    environment = {key: value for key, value in os.environ.items() if key != "ROTA_SERVER"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rota.cli.main", "ui"],
+        stdin=subprocess.DEVNULL,
+        env=environment | {"ROTA_HOME": str(folder.path)},
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _log_limit_bytes(text: str | None) -> int | None:

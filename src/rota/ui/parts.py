@@ -178,14 +178,12 @@ class Grid:
         self.element._props["aria-label"] = label
         if on_select is not None:
 
-            async def selected(event: Any) -> None:
-                if event.args.get("selected"):
-                    self.chosen = event.args["rowId"]
-                elif event.args.get("rowId") == self.chosen:
-                    self.chosen = None
+            async def selected() -> None:
+                row = await self.element.get_selected_row()
+                self.chosen = row["id"] if row else None
                 await on_select(self.chosen)
 
-            self.element.on("rowSelected", selected, ["selected", "rowId"])
+            self.element.on("selectionChanged", selected, [])
 
     def show(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Make the grid show these rows, in this order."""

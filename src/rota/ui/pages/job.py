@@ -150,7 +150,7 @@ class _JobPage:
         step, total = progress.get("step"), progress.get("total")
         if isinstance(step, int | float) and isinstance(total, int | float) and total > 0:
             self.bar.style(f"width:{min(1.0, step / total):.1%}")
-        draw_steering(self.frame, self.buttons, self.job_id, job["state"])
+        draw_steering(self.frame, self.buttons, self.job_id, job)
 
     def _document(self, told: Mapping[str, Any], verdict: Mapping[str, Any]) -> None:
         verdict = {key: value for key, value in verdict.items() if key != "history"}

@@ -153,8 +153,14 @@ def build(frame: Frame) -> None:
             draw_buttons()
             await explain()
 
+        explained: list[Any] = [None]
+
+        def standing() -> Any:
+            job = reader.jobs.get(grid.chosen or "")
+            return job and (job["id"], job["state"], job["reason"], job["gpus"])
+
         async def explain() -> None:
-            job_id = grid.chosen
+            job_id, explained[0] = grid.chosen, standing()
             verdict.set_visibility(job_id is not None)
             if job_id is None:
                 return
@@ -165,8 +171,7 @@ def build(frame: Frame) -> None:
                     why(told)
 
         def draw_buttons() -> None:
-            state = reader.jobs.get(grid.chosen or "", {}).get("state")
-            draw_steering(frame, buttons, grid.chosen, state)
+            draw_steering(frame, buttons, grid.chosen, reader.jobs.get(grid.chosen or ""))
 
         grid = Grid(
             COLUMNS,
@@ -178,7 +183,7 @@ def build(frame: Frame) -> None:
         draw_buttons()
         rows = Rows()
 
-        def update() -> None:
+        async def update() -> None:
             shown = rows.of(reader)
             states = [row["state"] for row in shown.values()]
             ended = sum(state in ENDED for state in states)
@@ -191,6 +196,8 @@ def build(frame: Frame) -> None:
             )
             grid.show(shown)
             draw_buttons()
+            if standing() != explained[0]:
+                await explain()
 
         frame.on_change(update)
 
@@ -219,15 +226,12 @@ def why(told: Mapping[str, Any], *, links: bool = True) -> None:
 
 
 def draw_steering(
-    frame: Frame, buttons: Mapping[str, Any], job_id: str | None, state: str | None
+    frame: Frame, buttons: Mapping[str, Any], job_id: str | None, job: Mapping[str, Any] | None
 ) -> None:
-    """Enable the buttons that make sense for a job in this state."""
-    active = state is not None and state not in ENDED
-    fits = {
-        "Suspend": active and state not in ("HELD",),
-        "Resume": state == "HELD",
-        "Cancel": active,
-    }
+    """Enable the buttons that make sense for a job as it is."""
+    active = job is not None and job["state"] not in ENDED
+    held = job is not None and "HELD" in (job["state"], job["reason"].partition("_")[0])
+    fits = {"Suspend": active and not held, "Resume": active and held, "Cancel": active}
     for verb, button in buttons.items():
         disabled = not (fits[verb] and frame.may_act)
         label = f"{verb} job {job_id}" if job_id else f"{verb}: choose a job first"
