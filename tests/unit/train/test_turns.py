@@ -62,7 +62,7 @@ class Seen:
 
     def until_rung(self):
         """Wait for a rank to ring, and look then."""
-        assert select.select([self.host._bells.own(HOST)], [], [], 20)[0], "nobody has rung"
+        assert select.select([self.host._floor.bells.own(HOST)], [], [], 20)[0], "nobody has rung"
         self.looks()
 
 
@@ -84,7 +84,7 @@ def both_begin(seen, gang):
     """Both ranks of a gang have their turns."""
     threads = [begins(turns) for turns in gang.ranks]
     while any(thread.is_alive() for thread in threads):
-        if select.select([seen.host._bells.own(HOST)], [], [], 0.05)[0]:
+        if select.select([seen.host._floor.bells.own(HOST)], [], [], 0.05)[0]:
             seen.looks()
         for thread in threads:
             thread.join(0.01)
