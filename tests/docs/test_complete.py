@@ -43,7 +43,7 @@ from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
 from rota.report.eta import Past
-from rota.report.gauges import gauges
+from rota.report.gauges import gauges, standing
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.report.trace_stats import shape_of
 from rota.request import sweepfile
@@ -340,7 +340,7 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     )
     told = asyncio.run(jobs.detail(controller, 0))
     assert not missing([*told, *told["eta"], *told["eta"]["error"]], page("api"))
-    stands = gauges(controller.state)
+    stands = gauges(standing(controller.state))
     shares = [*stands["users"].values(), *stands["queues"].values()]
     assert not missing([*stands, *chain(*shares), *Past().errors()], page("live"))
     assert not missing(controller.record.nodes()[0], page("api"))

@@ -73,12 +73,14 @@ class _Durations:
         None with fewer than ``LEAST`` past ones, or if none of them took longer.
         """
         rising = self._rising
-        longer = rising[bisect_right(rising, so_far_s) :] if so_far_s > 0 else rising
-        low_s, high_s = percentile(longer, LOW), percentile(longer, HIGH)
-        if len(rising) < LEAST or low_s is None or high_s is None:
+        begin = bisect_right(rising, so_far_s) if so_far_s > 0 else 0
+        longer = len(rising) - begin
+        if len(rising) < LEAST or not longer:
             return None
-        tells_end = len(longer) >= LEAST
-        return Range(low_s - so_far_s, high_s - so_far_s if tells_end else None, len(longer))
+        # Nearest ranks, as statistic.percentile has them.
+        low_s = rising[begin + (LOW * longer + 99) // 100 - 1] - so_far_s
+        high_s = rising[begin + (HIGH * longer + 99) // 100 - 1] - so_far_s
+        return Range(low_s, high_s if longer >= LEAST else None, longer)
 
 
 class _Kind:

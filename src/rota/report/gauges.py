@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.cluster import Node
 from rota.model.job import JobSpec
 from rota.model.state.state import ClusterState
 
@@ -88,9 +89,39 @@ class FreeByNode:
             self._kinds[size, free] += 1
 
 
-def gauges(
-    state: ClusterState, quota: Callable[[int], int | None] = lambda row: None
-) -> dict[str, Any]:
+class Standing(NamedTuple):
+    """What gauges come from, copied from a state, so that they can be made beside its loop."""
+
+    nodes: list[Node]
+    rows: tuple[int, ...]  # that may hold GPUs, or want some
+    active: frozenset[int]
+    held: list[Allocation | None]
+    target: list[Allocation | None]
+    spec: list[JobSpec]
+    num_gpus: Sequence[int]
+    preemptions: Sequence[int]
+
+
+def standing(state: ClusterState) -> Standing:
+    """How the cluster stands now; takes about a millisecond with 100,000 jobs."""
+    return Standing(
+        list(state.nodes),
+        (*state.active, *(state.staying.keys() | state.unsettled.keys()) - state.active.keys()),
+        frozenset(state.active),
+        state.held[:],
+        state.target[:],
+        state.spec,  # only ever appended to
+        state.num_gpus[:],
+        state.preemptions[:],
+    )
+
+
+def queue_rows(now: Standing) -> dict[str, int]:
+    """A row of each queue whose jobs want or hold GPUs, by name: for the policy's quota."""
+    return {now.spec[row].vc or NOBODY: row for row in now.active}
+
+
+def gauges(now: Standing, quotas: Mapping[str, int | None] = {}) -> dict[str, Any]:
     """How the cluster stands, by name and JSON-able; background jobs do not count.
 
     ``gpus`` are those that are there, ``held_gpus`` those that jobs hold, ``free_gpus`` the others
@@ -100,33 +131,31 @@ def gauges(
     ``queues`` and ``users`` are the present shares of those whose jobs want or hold GPUs:
     ``held_gpus``, their part ``share`` of the cluster's, ``waiting_jobs``, and of a queue
     ``quota_gpus`` and ``quota``, the part that the policy holds it to; None: no share is enforced.
-    ``quota`` gives the GPUs of the quota of a row's queue. A GPU that jobs share counts for each of
+    ``quotas`` are the GPUs of queues' quotas, by name. A GPU that jobs share counts for each of
     them in shares, and once in ``held_gpus``.
     """
     free = FreeByNode()
-    for node in state.nodes:
+    for node in now.nodes:
         free.join(node.name, node.num_gpus if node.alive else 0)
     groups: dict[str, dict[str, dict[str, Any]]] = {"queues": {}, "users": {}}
     sizes: list[int] = []
-    for row in sorted({*state.active, *state.staying, *state.unsettled}):
-        held, spec = state.held[row], state.spec[row]
+    for row in now.rows:
+        held, spec = now.held[row], now.spec[row]
         if spec.is_background:
             continue
-        waits = held is None and state.target[row] is None and row in state.active
+        waits = held is None and now.target[row] is None and row in now.active
         if held is not None:
             free.take(held)
-        elif not waits:
-            continue
+        elif waits:
+            sizes.append(now.num_gpus[row])
         else:
-            sizes.append(state.num_gpus[row])
+            continue
         for group, name in (("queues", spec.vc), ("users", spec.user)):
-            told = groups[group].get(name or NOBODY)
-            if told is None:
-                told = groups[group][name or NOBODY] = {"held_gpus": 0, "waiting_jobs": 0}
-                if group == "queues":
-                    told["quota_gpus"] = quota(row) if row in state.active else None
+            told = groups[group].setdefault(name or NOBODY, {"held_gpus": 0, "waiting_jobs": 0})
             told["held_gpus"] += held.num_gpus if held is not None else 0
             told["waiting_jobs"] += waits
+    for name, told in groups["queues"].items():
+        told["quota_gpus"] = quotas.get(name)
     stranded = free.stranded(min(sizes, default=0))
     return {
         "gpus": free.all_gpus,
@@ -135,7 +164,7 @@ def gauges(
         "stranded_gpus": stranded,
         "fragmentation": stranded / free.count if free.count and sizes else None,
         "waiting_jobs": len(sizes),
-        "preemptions": sum(state.preemptions),
+        "preemptions": sum(now.preemptions),
         **{group: _shares(found, free.all_gpus) for group, found in groups.items()},
     }
 

@@ -16,7 +16,7 @@ from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import core_curve, goodput
 from rota.model.state.state import ClusterState
-from rota.report.gauges import gauges
+from rota.report.gauges import gauges, queue_rows, standing
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
 from rota.request.values import MAX_DURATION_S
@@ -281,9 +281,13 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         return JSONResponse({"policies": [policy]})
 
     @router.get("/gauges")
-    async def now() -> JSONResponse:
+    async def stands() -> JSONResponse:
         """How the cluster stands: fragmentation, shares, preemptions, and the error of ETAs."""
-        told = gauges(controller.state, controller.quota)
+        now = standing(controller.state)
+        # With many jobs that takes its time, and the controller decides on this loop.
+        rows = await run_in_threadpool(queue_rows, now)
+        quotas = {name: controller.quota(row) for name, row in rows.items()}
+        told = await run_in_threadpool(gauges, now, quotas)
         return JSONResponse(jobs.finite(told | {"eta": controller.record.past.errors()}))
 
     @router.get("/report")

@@ -6,7 +6,7 @@ from rota.model.allocation import Allocation, on_node
 from rota.model.events import JobFinished, JobSubmitted, SuspendRequested
 from rota.model.job import BACKGROUND, JobState, Share
 from rota.model.state.state import ClusterState
-from rota.report.gauges import NOBODY, FreeByNode, gauges, gpu_shares
+from rota.report.gauges import NOBODY, FreeByNode, gauges, gpu_shares, queue_rows, standing
 from rota.report.history import History
 from rota.testing.builders import job
 from support.driven import DrivenCluster
@@ -52,13 +52,13 @@ def test_gauges_are_those_of_the_last_moment_of_a_history():
     for spec in (job(0, 3), job(1, 3), job(2, 4), job(3, 1)):
         cluster.happens(JobSubmitted, spec)
     cluster.settle()
-    told, moment = gauges(cluster.state), History(log, nodes).moments[-1]
+    told, moment = gauges(standing(cluster.state)), History(log, nodes).moments[-1]
     assert told["free_gpus"] == told["gpus"] - told["held_gpus"] == moment.free_gpus == 1
     assert (told["gpus"], told["waiting_jobs"]) == (moment.all_gpus, moment.waiting_jobs) == (8, 1)
     assert told["stranded_gpus"] == moment.stranded_gpus == 0  # four would not fit by number either
     cluster.happens(JobFinished, 3, JobState.SUCCEEDED)
     cluster.happens(JobSubmitted, job(4, 2))
-    told, moment = gauges(cluster.state), History(log, nodes).moments[-1]
+    told, moment = gauges(standing(cluster.state)), History(log, nodes).moments[-1]
     assert told["stranded_gpus"] == moment.stranded_gpus == 2
     assert told["fragmentation"] == 1.0
 
@@ -67,13 +67,18 @@ def test_shares_are_of_all_gpus_and_quotas_are_told_where_they_are_enforced():
     jobs = [job(0, 2, user="ann", vc="v"), job(1, 1, user="bob"), job(2, 4, user="bob", vc="v")]
     cluster = DrivenCluster(*jobs, cluster="1x4")
     cluster.settle()
-    told = gauges(cluster.state, quota=lambda row: 3 if cluster.state.spec[row].vc else None)
+    told = gauges(standing(cluster.state), {"v": 3})
     assert told["users"] == {
         "ann": {"held_gpus": 2, "waiting_jobs": 0, "share": 0.5},
         "bob": {"held_gpus": 1, "waiting_jobs": 1, "share": 0.25},
     }
     queue = {"held_gpus": 2, "waiting_jobs": 1, "quota_gpus": 3, "share": 0.5, "quota": 0.75}
     assert list(told["queues"]) == ["v", NOBODY]
+    rows = queue_rows(standing(cluster.state))
+    assert {name: cluster.state.spec[row].vc for name, row in rows.items()} == {
+        "v": "v",
+        NOBODY: "",
+    }
     assert told["queues"]["v"] == queue
     assert told["queues"][NOBODY]["quota"] is None
 
@@ -83,12 +88,12 @@ def test_jobs_that_want_nothing_or_fill_gaps_do_not_count():
     cluster = DrivenCluster(job(0, user="a"), background, cluster="1x1")
     cluster.happens(SuspendRequested, 0)
     cluster.settle()
-    told = gauges(cluster.state)
+    told = gauges(standing(cluster.state))
     assert (told["waiting_jobs"], told["users"], told["fragmentation"]) == (0, {}, None)
 
 
 def test_a_cluster_without_nodes_has_no_shares():
-    told = gauges(ClusterState())
+    told = gauges(standing(ClusterState()))
     assert (told["gpus"], told["fragmentation"], told["queues"]) == (0, None, {})
 
 
