@@ -390,3 +390,14 @@ def test_a_write_ahead_log_without_its_file_is_kept(path):
             assert list(anew.load()) == []
     with closing(EventStore(path)) as store:
         assert store.set_aside is None
+
+
+def test_records_are_read_beside_the_writer_from_a_number_up_to_another(tmp_path):
+    store = EventStore(tmp_path / "log.db")
+    store.append([RetryDue(float(number), 0) for number in range(10)])
+    with store.transaction(durable=False):
+        seqs = [seq for seq, _, _ in store.records(2, 8, 4)]
+    assert seqs == [3, 4, 5, 6]
+    assert [store.event(*record).at_s for record in store.records(8, 100, 9)] == [8.0, 9.0]
+    store.close()
+    store.close()
