@@ -66,6 +66,7 @@ def build_one(frame: Frame, name: str) -> None:
             with tag("div", classes="end"):
                 cancel = tag("button", "Cancel", classes="act danger", type="button")
         missing = tag("p", "", classes="note", role="status")
+        missing.set_visibility(False)
         with tag("div", classes="cards"):
             about = tag("section", classes="card", aria_label="What it came to")
             charts: dict[str, Any] = {}
@@ -95,6 +96,7 @@ def build_one(frame: Frame, name: str) -> None:
             state["read_s"] = loop.time()
             document = await frame.read(lambda client: client.sweep(name))
             if document is None:
+                missing.set_visibility(True)
                 write(missing, f"There is no search {shown}, or the controller does not answer.")
                 return
             if document == state["document"]:
@@ -152,15 +154,12 @@ def _plain_figure(figure: Any) -> dict[str, Any]:
 
 
 def _row(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    counts = sweep.get("counts") or sweep.get("trials") or {}
-    parts = counts.items() if isinstance(counts, Mapping) else ()
-    best = sweep.get("best")
-    value = best.get("value") if isinstance(best, Mapping) else best
+    best = sweep["best"]
     return {
         "id": sweep["name"],
-        "state": sweep["state"],
-        "trials": ", ".join(f"{count} {str(name).lower()}" for name, count in parts if count),
-        "best": "–" if value is None else number(value),
-        "user": plain(sweep.get("user", "")),
-        "submit_s": sweep.get("submit_s"),
+        "state": sweep["outcome"] or sweep["state"],
+        "trials": ", ".join(f"{count} {name}" for name, count in sweep["trials"].items() if count),
+        "best": "–" if best is None else number(best["value"]),
+        "user": plain(sweep["user"]),
+        "submit_s": sweep["submit_s"],
     }

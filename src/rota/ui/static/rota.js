@@ -55,6 +55,7 @@ window.rota = (() => {
   for (const kind of ["focusin", "pointerover", "click"]) document.addEventListener(kind, tell);
 
   const TONES = { RUNNING: "good", SUCCEEDED: "good", FAILED: "bad", LOST: "bad", TIMEOUT: "bad",
+    TARGET: "good", DONE: "good", OPEN: "good",
     PENDING: "wait", SUSPENDED: "wait", SUSPENDING: "wait", STARTING: "wait", RESUMING: "wait",
     HELD: "wait", UNREACHABLE: "bad", DRAINED: "wait", CORDONED: "wait", READY: "good" };
   const badge = (params) => {

@@ -38,7 +38,7 @@ export default {
     add(told) {
       told.gpus.forEach((gpu, i) => (this.gpus[told.first_gpu + i] = gpu));
       while (this.rows.length < this.gpus.length) {
-        this.rows.push({ start: [], end: [], job: [], lane: [], top: [], stale: true, lanes: [] });
+        this.rows.push({ start: [], end: [], job: [], colour: [], lane: [], top: [], stale: true, lanes: [] });
       }
       const p = told.pieces;
       for (let i = 0; i < p.number.length; i++) {
@@ -55,6 +55,7 @@ export default {
         row.start.push(p.start_s[i]);
         row.end.push(p.end_s[i] ?? Infinity);
         row.job.push(p.job[i]);
+        row.colour.push(rota.colourOf(p.job[i]));
         let lane = row.lanes.findIndex((end) => end <= p.start_s[i]);
         if (lane < 0) lane = row.lanes.length;
         row.lanes[lane] = row.end[row.end.length - 1];
@@ -128,6 +129,7 @@ export default {
       g.textBaseline = "middle";
       ticks(g, this.from, this.to, wide, Math.min(height, TOP + high * count), soft, rule);
       let drawn = 0, node = null, named = -Infinity;
+      const bars = {}, names = []; // by colour: a change of colour is what takes long
       for (let line = 0; line < this.rows.length; line++) {
         const gpu = this.order[line], row = this.rows[gpu], y = TOP + line * high;
         const [name, index] = this.gpus[gpu];
@@ -149,24 +151,30 @@ export default {
           if (row.end[i] <= this.from) continue;
           const x0 = Math.max(0, (row.start[i] - this.from) * perS);
           const x1 = Math.min(wide, (Math.min(row.end[i], now) - this.from) * perS);
-          if (x1 - edge < 0.5) continue;
-          const left = Math.max(x0, edge);
-          g.fillStyle = rota.colourOf(row.job[i]);
-          const over = y + Math.min(1, high * 0.1) + (lane ? high / 2 : 0);
-          g.fillRect(LEFT + left, over, Math.max(0.6, x1 - left - (x1 - left > 3 ? 1 : 0)),
+          if (x1 - edge < 1) continue;
+          const left = Math.max(x0, edge), over = y + Math.min(1, high * 0.1) + (lane ? high / 2 : 0);
+          const bar = Math.max(0.8, x1 - left - (x1 - left > 3 ? 1 : 0));
+          (bars[row.colour[i]] ??= []).push(LEFT + left, over, bar,
             Math.max(0.5, (lane ? high / 2 : high) - 2));
-          if (x1 - left > 26 && high >= 13 && !lane) {
-            g.fillStyle = "#fff";
-            g.strokeStyle = "rgba(0,0,0,.55)";
-            g.lineWidth = 2.5;
-            g.strokeText(row.job[i], LEFT + left + 5, y + high / 2, x1 - left - 8);
-            g.fillText(row.job[i], LEFT + left + 5, y + high / 2, x1 - left - 8);
-          }
+          if (x1 - left > 26 && high >= 13 && !lane) names.push([row.job[i], left, y, x1 - left - 8]);
           edges[lane] = x1;
           drawn++;
           // What ends within this pixel can't be seen.
-          if (x1 - x0 < 0.5) i = Math.max(i, after(row, this.from + (x1 + 0.5) / perS) - 1);
+          if (x1 - x0 < 1) i = Math.max(i, after(row, this.from + (x1 + 1) / perS) - 1);
         }
+      }
+      for (const [colour, shapes] of Object.entries(bars)) {
+        g.fillStyle = colour;
+        for (let i = 0; i < shapes.length; i += 4) {
+          g.fillRect(shapes[i], shapes[i + 1], shapes[i + 2], shapes[i + 3]);
+        }
+      }
+      g.fillStyle = "#fff";
+      g.strokeStyle = "rgba(0,0,0,.55)";
+      g.lineWidth = 2.5;
+      for (const [name, left, y, room] of names) {
+        g.strokeText(name, LEFT + left + 5, y + high / 2, room);
+        g.fillText(name, LEFT + left + 5, y + high / 2, room);
       }
       const at = LEFT + (now - this.from) * perS;
       if (at > LEFT && at < width) {
