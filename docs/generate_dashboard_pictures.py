@@ -7,6 +7,7 @@ The cluster runs on this machine, on a folder of its own, with trainings of the 
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ def main() -> int:
     browser = parser.parse_args().chromium
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"ROTA_HOME": home}
+        workdir = shutil.copytree(EXAMPLES, Path(home, "examples"))
         up = [ROTA, "up", "--gpus", "4", "--nodes", "2", "--set", "quantum_s=10"]
         cluster = subprocess.Popen(up, env=environment, stderr=subprocess.DEVNULL)
         dashboard = None
@@ -48,7 +50,7 @@ def main() -> int:
             with Client(folder=home) as client:
                 _await_nodes(client)
                 for name, command, gpus in JOBS:
-                    job = {"name": name, "run": f"python {command}", "workdir": str(EXAMPLES)}
+                    job = {"name": name, "run": f"python {command}", "workdir": str(workdir)}
                     client.submit(job | {"resources": {"gpus": gpus}, "queue": "vision"})
                 dashboard = subprocess.Popen(
                     [ROTA, "ui", "--no-open"],

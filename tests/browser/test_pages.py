@@ -158,10 +158,12 @@ def test_the_keyboard_reaches_a_cell_and_its_job(seen, job):
     page = seen.open("/")
     page.locator(".gpus canvas").focus()
     status = page.locator(".gpus [role=status]")
-    for _ in range(8):
+
+    def next_cell_is_of_the_job() -> bool:
         page.keyboard.press("ArrowRight")
-        if "first" in status.inner_text():
-            break
+        return "first" in status.inner_text()
+
+    until(next_cell_is_of_the_job, "the cell of the job is reached")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/job/\d+$"))
 
