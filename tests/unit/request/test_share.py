@@ -29,7 +29,7 @@ def test_a_share_is_read_and_comes_back(share, found):
 
 def test_a_background_job_may_be_a_gang():
     request = parse(share={"role": "background"}, resources={"gpus": 2})
-    assert (request.share, request.gpus) == (Share(BACKGROUND), 2)
+    assert (request.share, request.num_gpus) == (Share(BACKGROUND), 2)
 
 
 @pytest.mark.parametrize(
