@@ -92,7 +92,7 @@ def _software() -> Finding:
     try:
         torch = f"torch {version('torch')}"
     except PackageNotFoundError:
-        torch = "no torch: pip install 'rota[torch]' for jobs that use rota.train"
+        torch = "no torch: pip install 'rota[train]' for jobs that use rota.train"
     return Finding(
         "software", OK, f"Python {platform.python_version()}, Rota {__version__}, {torch}"
     )

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rota.errors import StoreFullError
 from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import JobSpec
+from rota.report.gauges import gauges, standing
 from rota.server.exposition import MOST_CHARS, render
 from rota.server.metrics import METRICS, MOST_NODES, Metrics
 from support.prometheus import PROMTOOL, needs_prometheus
@@ -72,6 +73,19 @@ def test_metrics_are_told_as_declared(controller):
     assert samples(told, "rota_gpu_busy_ratio") == {("0", "here"): 0.25}
     assert samples(told, "rota_gpu_memory_used_bytes") == {("0", "here"): 7}
     assert samples(told, "rota_node_cores_busy") == {("here",): 1.5}
+
+
+def test_shares_and_fragmentation_are_those_of_the_gauges(controller):
+    submit(controller, "team", "team", "")
+    controller.turn()
+    big = JobSpec("9", 1000, controller.now_s(), vc="team", duration_s=None)
+    controller.state.apply(JobSubmitted(big.submit_s, big))
+    told, found = scrape(controller), gauges(standing(controller.state))
+    shares = {(name,): each["share"] for name, each in found["queues"].items()}
+    assert samples(told, "rota_queue_share") == shares
+    assert sum(shares.values()) == found["held_gpus"] / found["gpus"] > 0
+    free = {(): found["fragmentation"]} if found["free_gpus"] else {}
+    assert samples(told, "rota_fragmentation_ratio") == free
 
 
 def test_text_of_users_stays_text(controller):
