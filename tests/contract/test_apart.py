@@ -1,8 +1,8 @@
 """Controller and server reach what is on a node through its agent alone.
 
 They never look into an agent's folder, and never ask for a process of a node: it may be another
-machine. ``server/up.py``, ``server/down.py`` and ``cli/up.py`` begin and end what is on this one, and
-``server/notify/program.py`` what its owner has had it tell of events.
+machine. ``server/up.py``, ``server/down.py`` and ``cli/up.py`` begin and end what is on this one,
+and ``server/notify/program.py`` what its owner has put there to be told of events.
 """
 
 import ast

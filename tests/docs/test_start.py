@@ -43,7 +43,7 @@ def test_pictures_are_small() -> None:
 
 def test_the_readme_says_what_has_not_been_run_and_compares_the_default_policy() -> None:
     text = (ROOT / "README.md").read_text()
-    assert "has not been run on a GPU" in text
+    assert "what takes several GPUs has not been run" in text
     compared = re.findall(r"^rota sim compare(?:.*\\\n)*.*", text, re.MULTILINE)
     assert compared
     default = next(option.default for option in up.params if option.name == "policy_name")

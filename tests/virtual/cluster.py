@@ -38,6 +38,7 @@ from rota.live.controller import clock as controller_clock
 from rota.live.controller.loop import Controller
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
+from rota.live.wire.peer import Peer
 from rota.model.job import Elastic, JobState
 from rota.policy.registry import create
 from rota.request.jobfile import JobRequest
@@ -547,7 +548,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (clock, "_ahead_s", 0.0),
             (controller_clock, "boottime_s", machine.boottime_s),
             (controller_clock, "wall_ahead_s", lambda: 0.0),
-            (agent_module, "_peer", lambda writer: writer.peer),
+            (agent_module, "peer_of", lambda writer: Peer(writer.peer, 0, 0)),
             (agent_module, "PROGRESS_EVERY_S", 5.0),
             (agent_module, "CURVES_EVERY_S", 60.0),
             (agent_module, "LOOK_AT_FOLDER_S", 60.0),

@@ -91,6 +91,9 @@ class Writer:
     def write(self, line: bytes) -> None:
         self._connection.to_one.put(decode(line))
 
+    def get_extra_info(self, name: str) -> "Writer":
+        return self
+
     def is_closing(self) -> bool:
         return self._connection.to_one.closed
 
