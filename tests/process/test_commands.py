@@ -33,7 +33,7 @@ def test_a_plan_comes_true_and_the_story_and_the_report_tell_it(cluster):
     cluster.until_step_advances("wide")
     client.cancel(wide)
     cluster.ends(wide, "CANCELLED")
-    lines = [event["line"] for event in client.events(wide)]
+    lines = [event["line"] for event in client.story(wide)]
     assert f"suspended in favour of job {job_id} (small) of {client.user}" in lines
     assert f"asked to stop by {client.user} (CANCELLED)" in lines
     told = client.report()

@@ -253,7 +253,7 @@ def test_who_loses_its_folder_waits_is_told_the_fix_and_goes_on_when_it_is_there
     said = until(
         lambda: [
             line["line"]
-            for line in shared_cluster.client.events(job.job)
+            for line in shared_cluster.client.story(job.job)
             if f"ROTA_CHECKPOINT_DIR {folder} can't be used: {what}; put the folder" in line["line"]
         ],
         "it says why it can't go on",

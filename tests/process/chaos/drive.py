@@ -473,7 +473,7 @@ class Run:
                     if JobState[job["state"]].is_final:
                         continue
                     told += [f"{job}", f"  why: {client.explain(job['id'])}"]
-                    told += [f"  {event['line']}" for event in client.events(job["id"])[-20:]]
+                    told += [f"  {event['line']}" for event in client.story(job["id"])[-20:]]
                     told.append("  log: " + "".join(client.logs(job["id"], tail=20)))
         except (RotaError, OSError) as error:
             told.append(f"the controller does not answer: {error!r}")
