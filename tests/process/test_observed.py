@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rota.live.controller.counts import Counts, ProcessCounts
 from rota.model.state.state import ClusterState
+from rota.report.gauges import standing
 from rota.server.exposition import render
 from rota.server.metrics import COUNTER, GAUGE, METRICS, Snapshot
 from support.otlp import Receiver, receiver
@@ -72,7 +73,8 @@ def replay(events: list[Any]) -> Samples:
     state.observers.append(counts.note)
     for event in events:
         state.apply(event)
-    nothing = (False, False, (0, 0, 0), ([], [], [], []), [], frozenset[str](), {}, {})
+    jobs = ([], [], [], [])
+    nothing = (False, False, (0, 0, 0), standing(state), jobs, [], frozenset[str](), {}, {})
     text, _ = render(Snapshot(counts, ProcessCounts(), "", *nothing), "")
     return counters(text.decode())
 
