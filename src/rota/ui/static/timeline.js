@@ -38,7 +38,7 @@ export default {
     add(told) {
       told.gpus.forEach((gpu, i) => (this.gpus[told.first_gpu + i] = gpu));
       while (this.rows.length < this.gpus.length) {
-        this.rows.push({ start: [], end: [], job: [], colour: [], lane: [], top: [], stale: true, lanes: [] });
+        this.rows.push({ start: [], end: [], job: [], colour: [], dye: [], lane: [], top: [], stale: true, lanes: [] });
       }
       const p = told.pieces;
       for (let i = 0; i < p.number.length; i++) {
@@ -56,6 +56,7 @@ export default {
         row.end.push(p.end_s[i] ?? Infinity);
         row.job.push(p.job[i]);
         row.colour.push(rota.colourOf(p.job[i]));
+        row.dye.push(dyeOf(row.colour[row.colour.length - 1]));
         let lane = row.lanes.findIndex((end) => end <= p.start_s[i]);
         if (lane < 0) lane = row.lanes.length;
         row.lanes[lane] = row.end[row.end.length - 1];
@@ -130,6 +131,8 @@ export default {
       ticks(g, this.from, this.to, wide, Math.min(height, TOP + high * count), soft, rule);
       let drawn = 0, node = null, named = -Infinity;
       const bars = {}, names = []; // by colour: a change of colour is what takes long
+      const across = Math.ceil(wide), dust = new Uint32Array(across * count); // pieces of a pixel
+      let dusty = false;
       for (let line = 0; line < this.rows.length; line++) {
         const gpu = this.order[line], row = this.rows[gpu], y = TOP + line * high;
         const [name, index] = this.gpus[gpu];
@@ -151,6 +154,14 @@ export default {
           if (row.end[i] <= this.from) continue;
           const x0 = Math.max(0, (row.start[i] - this.from) * perS);
           const x1 = Math.min(wide, (Math.min(row.end[i], now) - this.from) * perS);
+          drawn++;
+          if (x1 - x0 < 2) {
+            dusty = true;
+            dust.fill(row.dye[i], line * across + Math.floor(x0), line * across + Math.ceil(x1));
+            // What ends within this pixel can't be seen.
+            if (x1 - x0 < 1) i = Math.max(i, after(row, this.from + Math.ceil(x1) / perS) - 1);
+            continue;
+          }
           if (x1 - edge < 1) continue;
           const left = Math.max(x0, edge), over = y + Math.min(1, high * 0.1) + (lane ? high / 2 : 0);
           const bar = Math.max(0.8, x1 - left - (x1 - left > 3 ? 1 : 0));
@@ -158,9 +169,16 @@ export default {
             Math.max(0.5, (lane ? high / 2 : high) - 2));
           if (x1 - left > 26 && high >= 13 && !lane) names.push([row.job[i], left, y, x1 - left - 8]);
           edges[lane] = x1;
-          drawn++;
-          // What ends within this pixel can't be seen.
-          if (x1 - x0 < 1) i = Math.max(i, after(row, this.from + (x1 + 1) / perS) - 1);
+        }
+      }
+      if (dusty) {
+        const sheet = new OffscreenCanvas(across, count), pixels = new Uint8ClampedArray(dust.buffer);
+        sheet.getContext("2d").putImageData(new ImageData(pixels, across, count), 0, 0);
+        g.imageSmoothingEnabled = false;
+        g.drawImage(sheet, LEFT, TOP, across, high * count);
+        g.fillStyle = rota.ink("--card");
+        for (let line = 1; line <= count && high > 3; line++) {
+          g.fillRect(LEFT, TOP + line * high - 1, wide, 1);
         }
       }
       for (const [colour, shapes] of Object.entries(bars)) {
@@ -253,6 +271,12 @@ function after(row, at) {
     else high = middle;
   }
   return low;
+}
+
+// A colour as a pixel of an image: alpha, blue, green, red.
+function dyeOf(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400,
