@@ -204,8 +204,9 @@ def dashboard(cluster: Cluster) -> Iterator[Dashboard]:
     dashboard.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(dashboard: Dashboard) -> Iterator[Any]:
+    """Chromium. Playwright's event loop runs as long, and tests of other folders have their own."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -216,7 +217,7 @@ def browser(dashboard: Dashboard) -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def signed_in(browser: Any, dashboard: Dashboard) -> Iterator[Any]:
     """A browser's context that holds a session."""
     context = browser.new_context(viewport={"width": 1280, "height": 860})

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -45,6 +46,7 @@ def run(
     Port 0 takes a free one. Raises InputError if the port is taken, or another dashboard runs on
     the folder.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder.create()
     lock = hold_lock(folder.ui_lock)
     if lock is None:

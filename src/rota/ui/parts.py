@@ -159,6 +159,7 @@ class Grid:
             "headerHeight": 34,
             "suppressCellFocus": False,
             "animateRows": False,
+            "suppressColumnMoveAnimation": True,
             "ensureDomOrder": False,
             "overlayNoRowsTemplate": f'<span class="note">{empty}</span>',
             ":getRowId": "params => params.data.id",
