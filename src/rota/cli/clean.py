@@ -10,8 +10,9 @@ import click
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected
 from rota.cli.live import ids_of
-from rota.cli.text import clock, printable, size_text
+from rota.cli.text import clock, size_text
 from rota.errors import AgentError, AuthError, ServerError, TransitionError, UnreachableError
+from rota.report.text import printable
 from rota.request.values import seconds_of
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ import click
 
 from rota import __version__
 from rota.cli.table import render
-from rota.cli.text import printable, size_text
+from rota.cli.text import size_text
 from rota.errors import RotaError
 from rota.folder import HOST_MEMORY, Folder
+from rota.report.text import printable
 
 if TYPE_CHECKING:
     from rota.client.client import Client

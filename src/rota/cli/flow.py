@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.cli.table import render, width_of_terminal
-from rota.cli.text import folded, printable, size_text
+from rota.cli.text import folded, size_text
 from rota.model.figure import rounded
+from rota.report.text import printable
 
 MOST_SLICES = 40  # columns of the drawing
 

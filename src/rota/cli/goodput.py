@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.cli.table import render, wide, width_of_terminal
-from rota.cli.text import folded, printable
+from rota.cli.text import folded
+from rota.report.text import printable
 
 BAR = 30  # columns of the longest
 LEAST_BAR = 5

@@ -15,11 +15,12 @@ from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.looking import last_lines
 from rota.cli.moment import moment_of
-from rota.cli.text import printable, stamp
+from rota.cli.text import stamp
 from rota.cli.verdict import truth
 from rota.cli.watching import Watch
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.job import BACKGROUND, FLOW
+from rota.report.text import printable
 from rota.request.array import ARRAY
 from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (

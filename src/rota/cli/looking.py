@@ -14,12 +14,13 @@ from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option, output_option
 from rota.cli.profiles import PROFILE_COLUMNS, kind_text, profile_rows, profiles_text
 from rota.cli.table import width_of_terminal
-from rota.cli.text import clock, printable
+from rota.cli.text import clock
 from rota.cli.verdict import why_text
 from rota.cli.watching import Watch
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.model.naming import few
 from rota.model.reason import Reason
+from rota.report.text import printable
 
 if TYPE_CHECKING:
     from rota.client.client import Client

@@ -10,8 +10,8 @@ import click
 from rota.cli.commandgroup import CommandGroup
 from rota.cli.connection import connected
 from rota.cli.present import closed_text
-from rota.cli.text import printable
 from rota.errors import InputError, NotFoundError
+from rota.report.text import printable
 from rota.request.values import refuse, seconds_of
 
 _EXAMPLES = "write for example 30m, 2h, 14:00 or 2031-05-20T14:00"

@@ -9,8 +9,9 @@ from rota.cli.commandgroup import CommandGroup
 from rota.cli.connection import connected, json_option, output_option
 from rota.cli.present import csv_text, structure_text
 from rota.cli.table import render
-from rota.cli.text import clock, printable
+from rota.cli.text import clock
 from rota.errors import NotFoundError
+from rota.report.text import printable
 
 COLUMNS = ("HOOK", "KIND", "TARGET", "ON", "WAITING", "DELIVERED", "GIVEN_UP", "ERROR")
 DELIVERY_COLUMNS = ("NUMBER", "HOOK", "EVENT", "JOB", "STATE", "TRIES", "AT", "NEXT", "ANSWER")

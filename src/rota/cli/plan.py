@@ -10,10 +10,11 @@ from rota.cli.connection import connected, json_option
 from rota.cli.jobsource import is_job_file, only_path, read_job_file
 from rota.cli.live import NEVER_PLACED, command_request, in_own_environment, run
 from rota.cli.table import width_of_terminal
-from rota.cli.text import folded, printable
+from rota.cli.text import folded
 from rota.cli.verdict import blocker_lines
 from rota.errors import NeverFitsError
 from rota.model.naming import jobs_text
+from rota.report.text import printable
 from rota.request.jobfile import JobRequest
 from rota.request.values import refuse
 

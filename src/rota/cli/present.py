@@ -11,7 +11,7 @@ from rota.cli.flow import flow_lines
 from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
-from rota.cli.text import clock, duration, folded, printable, size_text, times
+from rota.cli.text import clock, folded, size_text, times
 from rota.cli.verdict import (
     burst_text,
     data_text,
@@ -22,6 +22,7 @@ from rota.cli.verdict import (
     turns_text,
 )
 from rota.model.job import BACKGROUND, FLOW, JobState
+from rota.report.text import duration, printable
 
 COLUMNS = (
     "ID",

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.cli.table import render, wide, width_of_terminal
-from rota.cli.text import folded, printable, size_text
+from rota.cli.text import folded, size_text
 from rota.model.allocation import gpus_text
+from rota.report.text import printable
 
 PROFILE_COLUMNS = (
     *("KIND", "WHERE", "JOBS", "MODEL", "BATCH", "STEP_S", "SPEED", "BUSY", "CORES", "MEM"),

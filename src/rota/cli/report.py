@@ -9,7 +9,8 @@ import click
 from rota.cli import present
 from rota.cli.connection import connected, json_option
 from rota.cli.table import render
-from rota.cli.text import clock, printable
+from rota.cli.text import clock
+from rota.report.text import printable
 from rota.request.values import seconds_of
 
 EMPTY = "no job has been submitted to this cluster yet; `rota run` submits one"

@@ -11,8 +11,9 @@ from rota.cli.present import listing_text
 from rota.cli.sweepshow import SWEEP_HELP, show
 from rota.cli.sweepsubmit import detach, follow
 from rota.cli.table import in_parts, width_of_terminal
-from rota.cli.text import duration, number_text, printable
+from rota.cli.text import number_text
 from rota.errors import NotFoundError
+from rota.report.text import duration, printable
 
 COUNTS = ("done", "running", "waiting", "failed", "stopped")
 COLUMNS = ("NAME", "STATE", *map(str.upper, COUNTS), "BEST", "METRIC", "GPU_H", "AGE")

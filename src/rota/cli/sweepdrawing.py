@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import click
 
-from rota.cli.text import printable
 from rota.report.duration import written
 from rota.report.sweep import FAILED, RUNNING, SweepStory, TrialStory, thinned, values_of
 from rota.report.sweepaxes import Axis, step_axis, value_axis
+from rota.report.text import printable
 
 HIGH = 10  # lines of a picture of curves
 LEAST, MOST = 24, 100  # columns of a picture

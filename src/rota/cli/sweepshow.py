@@ -15,10 +15,11 @@ from rota.cli.outfile import require_writable, whole_file
 from rota.cli.present import structure_text
 from rota.cli.sweepdrawing import curves_lines, turns_lines
 from rota.cli.table import render, wide, width_of_terminal
-from rota.cli.text import folded, printable
+from rota.cli.text import folded
 from rota.report.sweep import SweepStory, TrialStory, ranked, read_sweep
 from rota.report.sweepaxes import shortened
 from rota.report.sweepfacts import AFTER, BEFORE, facts, trials_table
+from rota.report.text import printable
 
 MOST_ROWS = 20
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")

@@ -9,9 +9,10 @@ import click
 
 from rota.cli.connection import connected
 from rota.cli.present import structure_text
-from rota.cli.text import number_text, printable
+from rota.cli.text import number_text
 from rota.errors import NeverFitsError
 from rota.model.naming import few
+from rota.report.text import printable
 from rota.request.array import IN_ORDER
 
 if TYPE_CHECKING:

@@ -1,40 +1,10 @@
-"""Words and numbers for a terminal: durations, sizes, and text that can't play tricks on it."""
+"""Words and numbers for a terminal: times, sizes, and text in columns."""
 
 import textwrap
 import time
-import unicodedata
 from collections.abc import Callable
 
 _ahead_s: Callable[[], float] = float
-
-
-def printable(text: object, keep: str = "") -> str:
-    """The text with every character that moves cursors, turns colours or hides written out."""
-    return "".join(
-        char if char in keep or not _is_tricky(char) else _escape(char) for char in str(text)
-    )
-
-
-def _is_tricky(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escape(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
-
-
-def duration(seconds: float | None) -> str:
-    """Such as 45s, 3m20s, 2h05m, 1d03h; a dash for None."""
-    if seconds is None:
-        return "-"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
 def follow(ahead_s: Callable[[], float]) -> None:

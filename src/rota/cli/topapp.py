@@ -15,7 +15,6 @@ from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.worker import Worker, WorkerState
 
 from rota.cli.present import job_text
-from rota.cli.text import printable
 from rota.cli.topboard import (
     ANSWERS,
     BACK,
@@ -32,6 +31,7 @@ from rota.cli.topfeed import Feed, apart
 from rota.cli.verdict import why_text
 from rota.client.client import Client
 from rota.errors import RotaError
+from rota.report.text import printable
 
 HAPPENED_LINES, TURN_LINES = 4, 2  # on the first screen
 LOG_LINES, LOG_TAIL = 5000, 200

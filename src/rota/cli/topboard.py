@@ -1,4 +1,4 @@
-"""What ``rota top`` shows, as lines and rows of text: from answers of the API and its events."""
+"""The lines and rows of text that ``rota top`` shows, from answers of the API and its events."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from rota.cli.present import closed_text, is_final, places, progress_text
-from rota.cli.text import clock, duration, printable
+from rota.cli.text import clock
 from rota.client.events import Connected, Disconnected, Logged, Progress, Resync, Told
+from rota.report.text import duration, printable
 
 MOST_JOBS, MOST_ENDED, MOST_NODES, MOST_TURNS = 500, 20, 200, 4
 KEPT_LINES = 300  # of what has happened
@@ -75,7 +76,7 @@ STRETCHED = ("NAME", "WHY", "GPUS")  # by what is left of a wider terminal
 
 
 class Snapshot(NamedTuple):
-    """What was read at once: the API's jobs, nodes, policies, gauges, and turns that are taken."""
+    """Answers of the API that were read at once: jobs, nodes, policies, gauges, turns."""
 
     jobs: Sequence[Mapping[str, Any]]
     nodes: Sequence[Mapping[str, Any]]
@@ -86,7 +87,7 @@ class Snapshot(NamedTuple):
 
 
 class Board:
-    """What is shown, as it is now. Texts of others are written out, and cut to their place."""
+    """The cluster as it is shown now. Texts of others are written out, and cut to their place."""
 
     def __init__(self) -> None:
         self.away: str | None = CONNECTING  # since when and why nothing is told; None: all is

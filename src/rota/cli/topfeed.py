@@ -63,7 +63,7 @@ def read(client: Client) -> Snapshot:
 
 
 def _turns(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Who takes turns with whom, on a few nodes."""
+    """The jobs that take turns with each other, on a few nodes."""
     if not any(job["reason"] == "SLICE_WAITING_TURN" for job in jobs):
         return []
     told: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ def _turns(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 async def apart(call: Callable[[], T]) -> T:
-    """What ``call`` returns or raises, in a thread that nobody waits for if this is cancelled."""
+    """Return or raise as ``call`` does, in a thread that nobody waits for if this is cancelled."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.keyvalue import parse_settings, parse_size
-from rota.cli.text import printable
 from rota.cli.ui import require_toolkit
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
+from rota.report.text import printable
 
 if TYPE_CHECKING:
     from rota.live.controller.loop import Controller

@@ -5,11 +5,12 @@ from typing import Any
 
 from rota.cli.flow import flow_text
 from rota.cli.table import render, wide, width_of_terminal
-from rota.cli.text import clock, folded, printable
+from rota.cli.text import clock, folded
 from rota.explain.data_wait import NOTABLE
 from rota.model.allocation import gpus_text
 from rota.model.naming import few
 from rota.model.naming import jobs_text as jobs_named
+from rota.report.text import printable
 
 
 def why_text(verdict: Mapping[str, Any], width: float | None = None) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """What happens in the cluster after a place in its log, heard in a thread of its own."""
+    """Events of the cluster after a place in its log, heard in a thread of its own."""
 
     def __init__(self, client: Client, cursor: str | None, least_s: float) -> None:
         self._events = client.events(after=cursor)

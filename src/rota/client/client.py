@@ -221,7 +221,7 @@ class Client:
     def events(
         self, after: int | str | None = None, *, patience_s: float | None = FOLLOW_PATIENCE_S
     ) -> Events:
-        """What happens in the cluster, as it happens: for ``for``, and for ``async for``.
+        """Events of the cluster, as they happen: for ``for``, and for ``async for``.
 
         ``after`` is the number of an event or the ``cursor`` of a :class:`~rota.client.events.Told`
         value; without it, what is told begins with the next event. None is missed or told twice, a
@@ -504,7 +504,7 @@ class Client:
     def deliveries(
         self, *, hook: str | None = None, state: str | None = None, limit: int = 100
     ) -> list[dict[str, Any]]:
-        """What hooks were told and are to be told, the newest last.
+        """Deliveries to hooks, made and to be made, the newest last.
 
         ``state`` is ``waiting``, ``delivered`` or ``given_up``.
         """

@@ -168,7 +168,7 @@ class Events:
         return None
 
     def _failed(self, error: Exception) -> tuple[Told | None, float]:
-        """What to tell of a failure, and how long to wait; raises what can't be mended."""
+        """The value to tell of a failure, and how long to wait; raises what can't be mended."""
         if isinstance(error, CursorError):
             if not (self._is_ours and error.begin):
                 raise error

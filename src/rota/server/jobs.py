@@ -182,7 +182,7 @@ def _same_name(controller: Any, row: int) -> list[str]:
 
 
 def eta(controller: Any, row: int) -> dict[str, Any] | None:
-    """What comes next of a job and when: see :func:`rota.report.eta.eta_of`."""
+    """The next change of a job, and when: see :func:`rota.report.eta.eta_of`."""
     past, state, progress = (
         controller.record.past,
         controller.state,

@@ -109,7 +109,7 @@ class LogStream:
         return JobState(self._controller.state.state[self._row]).is_final
 
     async def _more(self) -> Output | None:
-        """What is new; None if there is nothing for a while, or if the job has changed."""
+        """New output; None if there is nothing for a while, or if the job has changed."""
         loop, before = asyncio.get_running_loop(), (self._latest(), self._has_ended())
         asked = loop.create_task(self._output(HELD_S))
         began_s = loop.time()

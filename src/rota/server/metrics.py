@@ -126,7 +126,7 @@ METRICS: dict[str, Described] = {
 
 
 class Snapshot(NamedTuple):
-    """What a scrape tells, copied from the controller, so that it is told beside the loop."""
+    """All that a scrape tells, copied from the controller, so that it is told beside the loop."""
 
     counts: Counts
     process: ProcessCounts

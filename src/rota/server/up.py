@@ -130,7 +130,7 @@ def run_cluster(
 
 
 def _traces(notice: logging.Logger) -> "Traces | None":
-    """What makes traces; None unless OpenTelemetry's variables ask for them and it is there."""
+    """The maker of traces; None unless OpenTelemetry's variables ask for them and it is there."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     asked = next((name for name in TRACED_BY if os.environ.get(name)), None)

@@ -1,4 +1,4 @@
-"""Who may come in: one-time links, sessions, and what a browser may be told to do.
+"""The door of the dashboard: one-time links, sessions, and what a browser may be told to do.
 
 The dashboard can do all that the cluster's token can, so nobody is let in without a session, and a
 session begins with a link that only the token's holder has seen. Other sites that the same browser

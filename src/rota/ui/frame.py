@@ -1,4 +1,4 @@
-"""What all pages share: the head with the way to the others, the banner, and the foot."""
+"""The frame of all pages: the head with the way to the others, the banner, and the foot."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger("rota.ui")
 
 
 class Deck:
-    """What every page is made with: the reader, and the door that knows who may act."""
+    """The things that every page is made with: the reader, and the door that knows who may act."""
 
     def __init__(self, reader: Reader, door: Door, cookie: str) -> None:
         self.reader, self.door, self.cookie = reader, door, cookie
@@ -73,7 +73,7 @@ class Frame:
         return done
 
     async def read(self, ask: Callable[[Client], Any]) -> Any:
-        """What the cluster answers; None, told on the page, if it refuses."""
+        """The cluster's answer; None, told on the page, if it refuses."""
         try:
             return await self.reader.call(ask)
         except RotaError as error:

@@ -19,6 +19,7 @@ from rota.server import events, streams
 from rota.server.events import Streams
 from rota.server.telling import Teller
 from rota.testing.store_contract import every_event
+from support.sent_events import told
 from support.served import NODE, controller_without_agents, served
 
 JOB = {"run": "python train.py --key hush-1", "workdir": "/tmp", "env": {"TOKEN": "hush-2"}}
@@ -53,17 +54,6 @@ def stream(http, after=None, **headers):
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield told(answer.iter_lines())
-
-
-def told(lines):
-    fields = {}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if line and name:
-            fields[name] = value
-        elif "data" in fields:
-            yield fields["event"], fields.get("id"), json.loads(fields["data"])
-            fields = {}
 
 
 def close_and_open(cluster, times=1):

@@ -1,6 +1,5 @@
 """A job's output as it is printed: where it goes on, how it ends, and what is refused."""
 
-import json
 import threading
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ from rota.errors import AgentAwayError
 from rota.model.events import AttemptLost, JobFinished
 from rota.model.job import JobState
 from rota.server import log_stream
+from support.sent_events import told
 
 JOB = {"run": "python train.py", "workdir": "/tmp"}
 
@@ -29,18 +29,6 @@ def stream(http, place=None, **params):
     with http.stream("GET", path, params=params, headers=headers) as answer:
         assert answer.status_code == 200, answer.read()
         yield told(answer.iter_lines())
-
-
-def told(lines):
-    """(kind, id, data) of each event."""
-    fields = {}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if line and name:
-            fields[name] = value
-        elif "data" in fields:
-            yield fields["event"], fields.get("id"), json.loads(fields["data"])
-            fields = {}
 
 
 def finish(cluster):

@@ -1,4 +1,4 @@
-"""What a hook is sent: JSON that begins with an id by which repetitions are known."""
+"""The message that a hook is sent: JSON that begins with an id by which repetitions are known."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ ID_CHARACTERS = 12  # of the log's identity
 def item_for(
     hook: Hook, seq: int, event: Event, spec: JobSpec | None, identity: str
 ) -> Item | None:
-    """What ``hook`` is sent of an event; None if neither it nor the job's user asked for that.
+    """The message to ``hook`` of an event; None if neither it nor the job's user asked for that.
 
     ``spec`` is the job that the event is about, ``identity`` that of the log.
     """
@@ -33,7 +33,7 @@ def item_for(
 
 
 def test_body(hook: str, user: str, now_s: float) -> str:
-    """What a hook is sent to try it."""
+    """The message by which a hook is tried."""
     body = {"id": f"test-{secrets.token_hex(8)}", "number": None, "event": "test", "at_s": now_s}
     return _text(body | {"text": f"{user or 'somebody'} tries the hook {hook}"})
 

@@ -74,7 +74,7 @@ def hook_routes(controller: Any, folder: Folder, notifier: Notifier) -> APIRoute
         state: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
     ) -> JSONResponse:
-        """What hooks were told, or are to be told; the newest last."""
+        """Deliveries to hooks, made and to be made; the newest last."""
         if state is not None and state not in STATES:
             refuse("state", state, f"use one of {', '.join(STATES)}")
         if hook is not None:

@@ -11,20 +11,12 @@ from nicegui import background_tasks, ui
 from rota.client.client import Client
 from rota.client.outputs import LogPiece
 from rota.errors import NotFoundError, RotaError
+from rota.report.text import duration
 from rota.ui.frame import Frame
-from rota.ui.pages.queue import (
-    ENDED,
-    VERBS,
-    draw_steering,
-    eta_text,
-    progress_text,
-    reason_text,
-    steer,
-    where,
-    why,
-)
+from rota.ui.pages.queue import eta_text, progress_text, reason_text, where, why
 from rota.ui.parts import LogPane, Timeline, badge, facts, figure, moment, table, tag, write
-from rota.ui.text import duration, log_line, number, plain
+from rota.ui.steering import ENDED, draw_steering, steer, steering_buttons
+from rota.ui.text import log_line, number, plain
 
 REREAD_S = 1.0  # between two readings of what the job's document tells
 LOG_S = 0.5  # between two looks at its output
@@ -40,15 +32,7 @@ def build(frame: Frame, job_id: str) -> None:
             title = tag("h1", f"Job {plain(job_id, 20)}")
             state = tag("span", "", classes="badge")
             with tag("div", classes="end"):
-                buttons = {
-                    verb: tag(
-                        "button",
-                        verb,
-                        classes="act danger" if verb == "Cancel" else "act",
-                        type="button",
-                    )
-                    for verb in VERBS
-                }
+                buttons = steering_buttons()
         missing = tag("p", "", classes="note", role="status")
         missing.set_visibility(False)
         with tag("div", classes="card"):

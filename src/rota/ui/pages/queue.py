@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rota.report.text import duration
 from rota.ui.frame import Frame
 from rota.ui.parts import Grid, facts, job_link, tag, write
 from rota.ui.reader import Reader
-from rota.ui.text import duration, plain
+from rota.ui.steering import ENDED, draw_steering, steer, steering_buttons
+from rota.ui.text import plain
 
 AGE = {
     "context": {"ages": True},
@@ -47,8 +49,6 @@ COLUMNS = (
     {"field": "progress", "headerName": "Progress", "width": 118, "context": {"from": 960}},
     {"field": "eta", "headerName": "ETA", "width": 140, "context": {"from": 1260}},
 )
-ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "TIMEOUT", "LOST")
-VERBS = ("Suspend", "Resume", "Cancel")
 
 
 class Rows:
@@ -137,15 +137,7 @@ def build(frame: Frame) -> None:
             tag("h1", "Queue")
             count = tag("span", "", classes="note")
             with tag("div", classes="end"):
-                buttons = {
-                    verb: tag(
-                        "button",
-                        verb,
-                        classes="act danger" if verb == "Cancel" else "act",
-                        type="button",
-                    )
-                    for verb in VERBS
-                }
+                buttons = steering_buttons()
         verdict = tag("section", classes="card", aria_label="Why the chosen job waits")
         verdict.set_visibility(False)
 
@@ -223,45 +215,3 @@ def why(told: Mapping[str, Any], *, links: bool = True) -> None:
     pairs += [("awaited", text) for text in told["awaited"]]
     pairs += [("size", told["resizing"]), *(("warning", text) for text in told["warnings"])]
     facts(pairs)
-
-
-def draw_steering(
-    frame: Frame, buttons: Mapping[str, Any], job_id: str | None, job: Mapping[str, Any] | None
-) -> None:
-    """Enable the buttons that make sense for a job as it is."""
-    active = job is not None and job["state"] not in ENDED
-    held = job is not None and "HELD" in (job["state"], job["reason"].partition("_")[0])
-    fits = {"Suspend": active and not held, "Resume": active and held, "Cancel": active}
-    for verb, button in buttons.items():
-        disabled = not (fits[verb] and frame.may_act)
-        label = f"{verb} job {job_id}" if job_id else f"{verb}: choose a job first"
-        command = f"rota {verb.lower()} {job_id or 'JOB'}"
-        new = {"disabled": disabled, "aria-label": label, "data-command": command}
-        if any(button._props.get(key) != value for key, value in new.items()):
-            button._props.update(new)
-            button.update()
-
-
-def steer(frame: Frame, buttons: Mapping[str, Any], chosen: Any) -> None:
-    """Make the buttons suspend, resume and cancel the job that ``chosen`` returns the id of."""
-
-    async def suspend() -> None:
-        job = chosen()
-        await frame.act(f"Job {job} gives its GPUs up.", lambda client: client.suspend(job))
-
-    async def resume() -> None:
-        job = chosen()
-        await frame.act(f"Job {job} may go on.", lambda client: client.resume(job))
-
-    def cancel() -> None:
-        job = chosen()
-        name = plain(frame.reader.jobs.get(job, {}).get("name", ""), 60)
-
-        async def now() -> None:
-            await frame.act(f"Job {job} is cancelled.", lambda client: client.cancel(job))
-
-        frame.confirm(f"Cancel job {job} ({name})? It can't be resumed.", "Cancel the job", now)
-
-    buttons["Suspend"].on("click", suspend)
-    buttons["Resume"].on("click", resume)
-    buttons["Cancel"].on("click", cancel)
