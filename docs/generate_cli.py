@@ -21,10 +21,11 @@ HEAD = """# Commands
 
 This page is made by `python docs/generate_cli.py`; edit the help texts, not the page.
 
-`rota COMMAND --help` (or `-h`) prints the same. All commands but `up` and the simulator's talk to a
-running controller: they find it through `ROTA_SERVER`, else through the file `server.json` of the
-state folder, and their token through `ROTA_TOKEN`, else in the same folder. The state folder is
-`ROTA_HOME`, else `$XDG_DATA_HOME/rota`, else `~/.local/share/rota`. `NO_COLOR` turns colours off.
+`rota COMMAND --help` (or `-h`) prints the same. All commands but `up`, `agent` and the simulator's
+talk to a running controller: they find it through `ROTA_SERVER`, else through the file
+`server.json` of the state folder, and their token through `ROTA_TOKEN`, else in the same folder.
+`ROTA_CA` says whom to trust at an address with https. The state folder is `ROTA_HOME`, else
+`$XDG_DATA_HOME/rota`, else `~/.local/share/rota`. `NO_COLOR` turns colours off.
 
 ## Exit codes
 

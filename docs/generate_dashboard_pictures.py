@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -32,7 +33,10 @@ JOBS = (
     ("wide-late", "rota_gang.py --steps 100000 --target 2 --batch-size 1024", 4),
 )
 TRAIN_S = 40.0  # before the pictures are taken
+SETTLE_S = 6.0  # on each page
+PICTURES = {"/": "dashboard.png", "/job/1": "dashboard-job.png"}  # by page
 WIDTH, HEIGHT = 1180, 760
+PATIENCE_S = 60.0  # for a page
 
 
 def main() -> int:
@@ -61,7 +65,7 @@ def main() -> int:
                 assert dashboard.stderr is not None
                 link = dashboard.stderr.readline().split()[-1]
                 time.sleep(TRAIN_S)
-                _photograph(browser, link)
+                photograph(browser, link, PICTURES, DOCS, SETTLE_S)
         finally:
             if dashboard is not None:
                 dashboard.terminate()
@@ -81,17 +85,21 @@ def _await_nodes(client: Client) -> None:
         time.sleep(0.2)
 
 
-def _photograph(browser: str, link: str) -> None:
+def photograph(
+    browser: str, link: str, pictures: Mapping[str, str], folder: Path, settle_s: float
+) -> None:
+    """Sign in by the link, and write a picture of each page, by its path, into the folder."""
     url = link.partition("/sign-in")[0]
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=SWITCHES)
         page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.set_default_timeout(1000 * PATIENCE_S)
         page.goto(link)
-        for path, name in (("/", "dashboard.png"), ("/job/1", "dashboard-job.png")):
+        for path, name in pictures.items():
             page.goto(url + path)
             page.locator("canvas").first.wait_for()
-            page.wait_for_timeout(6000)
-            page.screenshot(path=DOCS / name)
+            page.wait_for_timeout(1000 * settle_s)
+            page.screenshot(path=folder / name)
         chromium.close()
 
 

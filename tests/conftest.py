@@ -18,7 +18,7 @@ settings.load_profile("shared")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity")]
+CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity", "hosts")]
 PAGES = Path(__file__).parent / "docs" / "test_examples.py"
 
 
@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # `make test-cluster` looks nowhere else.
             mark = (live or cluster).name
             raise pytest.UsageError(
-                f"{item.nodeid} is marked {mark}; only tests in tests/process and tests/parity are,"
-                " and examples of pages"
+                f"{item.nodeid} is marked {mark}; only tests of tests/process, tests/parity and"
+                " tests/hosts are, and examples of pages"
             )
 
 

@@ -29,6 +29,7 @@ RotaError
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
     ├── NotOwnerError       it is for the owner of a job, or of the cluster, alone
+    ├── NotAllowedError     the caller's role does not allow the action
     ├── NotFoundError       no such job, search or trial; an output that is gone
     ├── CursorError         no event stream goes on from this place; carries where one may begin
     └── BusyError           too many streams, or too many calls at once; carries when to try again
@@ -155,6 +156,10 @@ class AuthError(ServerError):
 
 class NotOwnerError(ServerError):
     """It is for the owner of a job, or of the cluster, alone."""
+
+
+class NotAllowedError(ServerError):
+    """The caller's role does not allow the action."""
 
 
 class NotFoundError(ServerError):

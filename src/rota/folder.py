@@ -4,18 +4,23 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from rota.errors import InputError
 
 JOB_ID = re.compile(r"[0-9]{1,15}")
+MEMBERSHIP = "joined.json"  # in a node's folder: the cluster that its machine has joined
 HOST_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of this user's own is made in it
+OWNER = "owner.json"  # in a folder outside of the state folder: {"home", "device"} of that one
 
 RESERVE_BYTES = 64 << 20  # at most,
 RESERVE_SHARE = 16  # and at most one part in so many of the disk
@@ -39,6 +44,7 @@ class Folder:
         self.reserve = self.path / "reserve"  # room on the disk, given up when that is full
         self.token = self.path / "token"  # the token of users
         self.agent_token = self.path / "agent.token"  # the token of agents
+        self.tls = self.path / "tls"  # the cluster's CA and the server's certificate
         self.server = self.path / "server.json"  # {"url", "pid"} of the running controller
         self.ui = self.path / "ui.json"  # {"url", "pid"} of the running dashboard
         self.ui_lock = self.path / "ui.lock"
@@ -47,8 +53,10 @@ class Folder:
         self.clock = (
             self.path / "clock.json"
         )  # how the cluster's time goes on: rota.live.controller.clock
+        self.snapshots = self.path / "snapshots"  # packed folders that jobs run in, by digest
         self.last_id = self.path / "last-id"  # the highest id that a job was given
         self.commands = self.path / "notify"  # programs that hooks may run, put there by hand
+        self.lease = self.path / "lease.json"  # how long leases of machines that have joined last
         self.sweep_log = self.path / "sweep.log"  # of the process that drives searches
 
     def create(self) -> "Folder":
@@ -77,7 +85,7 @@ class Folder:
         What was open to others is returned. Raises OSError.
         """
         opened = []
-        folders = (self.path / "nodes", self.path / "checkpoints")
+        folders = [self.path / name for name in ("nodes", "checkpoints", "copies", "snapshots")]
         for folder in folders:
             folder.mkdir(exist_ok=True, mode=0o700)
         files = (self.controller_log, self.sweep_log)
@@ -102,9 +110,17 @@ class Folder:
         """Folder of an attempt on a node: logs, and exit statuses of its processes."""
         return self.node(node) / "jobs" / job_id / str(attempt)
 
+    def copies(self, node: str, job_id: str) -> Path:
+        """Folder of copies of what a job has printed on a node of another machine, by attempt."""
+        return self.path / "copies" / node / job_id
+
     def checkpoints(self, job_id: str) -> Path:
         """Folder of a job's own checkpoints, the same on every node and for every attempt."""
         return self.path / "checkpoints" / job_id
+
+    def unpacked(self, node: str, digest: str) -> Path:
+        """Folder of a snapshot on a node: its files, and what its setups have made of them."""
+        return self.node(node) / "snapshots" / digest
 
     def log(self, node: str, job_id: str, attempt: int, rank: int) -> Path:
         """Output and errors of one rank."""
@@ -116,8 +132,7 @@ class Folder:
         Socket paths are limited to about 100 characters, so it is not inside the state folder.
         Raises InputError if that folder can't be, because somebody else owns it, for example.
         """
-        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-        return self._own_folder_in(base) / f"{name}.sock"
+        return self._own_folder_in(_base_of_sockets()) / f"{name}.sock"
 
     def arenas(self, name: str) -> Path:
         """Folder of suspended jobs' state on a node: in host memory, where that is a file system.
@@ -138,6 +153,35 @@ class Folder:
                 return self._own_folder_in(HOST_MEMORY) / f"{name}-island"
         return self.node(name) / "island"
 
+    def hold(self) -> contextlib.ExitStack:
+        """Keep what the cluster has outside of the state folder, until what is returned is closed.
+
+        Nobody removes it meanwhile, not even if the state folder can't be found.
+        """
+        held = contextlib.ExitStack()
+        for base in _bases():
+            with contextlib.suppress(InputError):  # then there is nothing to keep
+                folder = self._own_folder_in(base)
+                while (lock := hold_outside(folder)) is not None:
+                    held.callback(lock.close)
+                    if is_in_place(lock, folder / OWNER):
+                        break
+                    self._own_folder_in(base)  # it was removed, just before this held it
+        return held
+
+    def leave(self) -> None:
+        """Remove the folders outside of the state folder that are empty, and that nobody holds."""
+        for base in _bases():
+            folder = base / self._short_name()
+            with contextlib.suppress(OSError):
+                if not (folder / OWNER).exists():
+                    folder.rmdir()
+                elif _is_own(folder):
+                    with _held_alone(folder):
+                        if os.listdir(folder) == [OWNER]:
+                            (folder / OWNER).unlink()
+                            folder.rmdir()
+
     def _short_name(self) -> str:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]
         return f"rota-{os.getuid()}-{digest}"
@@ -151,6 +195,7 @@ class Folder:
             status = folder.lstat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
                 folder.chmod(0o700)
+                self._sign(folder)
                 return folder
             why = f"it is there, and belongs to user {status.st_uid}"
             if status.st_uid == os.getuid():
@@ -161,6 +206,101 @@ class Folder:
             f"{folder} can't be the folder for the sockets of this cluster's agents: {why}; set "
             "XDG_RUNTIME_DIR to a folder of yours, or have it removed"
         )
+
+    def _sign(self, folder: Path) -> None:
+        """Tell in a folder outside of the state folder whose it is, if there is room for that."""
+        with contextlib.suppress(OSError):
+            owner = {"home": str(self.path), "device": self.path.stat().st_dev}
+            told = json.dumps(owner).encode()
+            if not (folder / OWNER).exists() or (folder / OWNER).read_bytes() != told:
+                with open(folder / OWNER, "ab") as file:  # in place: somebody may hold it
+                    file.truncate(0)
+                    file.write(told)
+
+
+def hold_outside(folder: Path) -> IO[bytes] | None:
+    """Share in the lock of a folder outside of the state folder, until what is returned is closed.
+
+    Processes that inherit it hold it as well. None if the folder does not tell whose it is.
+    """
+    try:
+        file = open(folder / OWNER, "rb")  # noqa: SIM115 - open is locked
+    except OSError:
+        return None
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
+
+def remove_homeless() -> list[Path]:
+    """Remove this user's folders outside of state folders that are gone; returns which.
+
+    Left alone are folders that a process holds, that do not tell whose they are, or whose state
+    folder was on a disk that is not there now.
+    """
+    removed = []
+    for base in _bases():
+        for folder in base.glob(f"rota-{os.getuid()}-*"):
+            with contextlib.suppress(OSError):
+                if _is_own(folder) and _is_homeless(folder):  # a disk may take long to tell that
+                    with _held_alone(folder):
+                        if _is_homeless(folder):
+                            shutil.rmtree(folder)
+                            removed.append(folder)
+    return removed
+
+
+@contextlib.contextmanager
+def _held_alone(folder: Path) -> Iterator[None]:
+    """Lock a folder outside of a state folder. Raises OSError if somebody holds it, or it is gone.
+
+    Whoever waits for the lock meanwhile finds out that the folder was removed.
+    """
+    with open(folder / OWNER, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not is_in_place(lock, folder / OWNER):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        yield
+
+
+def _is_homeless(folder: Path) -> bool:
+    """True if the state folder is gone that a folder outside of it tells of. Raises OSError."""
+    if (folder / OWNER).is_symlink():
+        return False
+    try:
+        owner = json.loads((folder / OWNER).read_bytes())
+        home, device = Path(owner["home"]), int(owner["device"])
+    except (ValueError, KeyError, TypeError):
+        return False
+    if not home.is_absolute() or _is_there(home):
+        return False
+    return next(each for each in home.parents if _is_there(each)).stat().st_dev == device
+
+
+def _is_there(path: Path) -> bool:
+    """True if there is something at a path. Raises OSError if that can't be known."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _is_own(folder: Path) -> bool:
+    """True if this is a folder of this user, and no link to one."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
+def _bases() -> tuple[Path, Path]:
+    """Where the folders outside of state folders are: those of sockets, and of arenas."""
+    return _base_of_sockets(), HOST_MEMORY
+
+
+def _base_of_sockets() -> Path:
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
 
 
 def set_aside(path: Path, folder: Path, name: str) -> Path:
@@ -206,7 +346,7 @@ def hold_lock(path: Path) -> IO[str] | None:
     return file
 
 
-def is_in_place(lock: IO[str], path: Path) -> bool:
+def is_in_place(lock: IO[Any], path: Path) -> bool:
     """Return True if a held lock is that of the file at this path.
 
     It is not if somebody has moved or removed the file, or its folder, and maybe made another one.

@@ -22,6 +22,7 @@ from rota.folder import Folder
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".venv/browser/node_modules/axe-core/axe.min.js"
 TRAINING = Path(__file__).with_name("training.py")
+CONTROLLER = Path(__file__).with_name("controller.py")
 SWITCHES = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 SWITCHES += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 DEADLINE_S = 60.0
@@ -50,7 +51,7 @@ class Cluster:
     """``rota up`` on a private folder, with a client."""
 
     def __init__(self, base: Path) -> None:
-        self.base, self.folder = base, Folder(base / "home")
+        self.base, self.folder, self.role = base, Folder(base / "home"), base / "role"
         self.client = Client(folder=self.folder)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -62,8 +63,17 @@ class Cluster:
     def rota(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the program, its output into a file of the test's folder."""
         with open(self.base / f"{words[0]}.log", "a") as log:
-            command = [sys.executable, "-m", "rota.cli.main", *words]
+            command = [sys.executable, str(CONTROLLER), str(self.role), *words]
             return subprocess.Popen(command, stdout=log, stderr=log, env=self.environment())
+
+    def allow(self, actions: str | None) -> None:
+        """Let users take these actions only from now on, named with spaces between; None: all."""
+        if actions is None:
+            self.role.unlink(missing_ok=True)
+        else:
+            fresh = self.role.with_suffix(".new")
+            fresh.write_text(actions)
+            fresh.replace(self.role)
 
     def up(self) -> None:
         """Start the controller; returns when it answers and has both nodes."""

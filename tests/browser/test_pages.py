@@ -81,7 +81,7 @@ def test_a_node_is_drained_after_one_question_and_enabled(seen, cluster):
     row.get_by_text("ready", exact=True).click()
     page.get_by_role("button", name=f"Drain {node}").click()
     page.locator("dialog").get_by_role("button", name="Drain").click()
-    row.get_by_text("drained", exact=True).wait_for()
+    row.get_by_text(re.compile("^drain(ing|ed)$")).wait_for()
     page.get_by_role("button", name=f"Enable {node}").click()
     row.get_by_text("ready", exact=True).wait_for()
 
@@ -113,6 +113,17 @@ def test_each_number_names_the_command_that_prints_it(seen):
     page = seen.open("/")
     page.locator(".figure", has_text="jobs waiting").focus()
     page.locator("#command", has_text="rota ps --filter state=PENDING").wait_for()
+    page = seen.open("/queue")
+    row = page.locator(".ag-row").first
+    row.wait_for()
+    row.locator('[col-id="reason"]').hover()
+    job = row.get_attribute("row-id")
+    page.locator("#command").get_by_text(f"rota why {job}", exact=True).wait_for()
+    row.locator('[col-id="gpus"]').hover()
+    page.locator("#command").get_by_text(f"rota show {job}", exact=True).wait_for()
+    page = seen.open("/decisions")
+    page.locator('.ag-row [col-id="change"]').first.hover()
+    page.locator("#command").get_by_text("rota top", exact=True).wait_for()
 
 
 def test_a_controller_that_dies_is_told_of_and_all_is_current_when_it_is_back(seen, cluster):

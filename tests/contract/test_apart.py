@@ -1,8 +1,8 @@
 """Controller and server reach what is on a node through its agent alone.
 
 They never look into an agent's folder, and never ask for a process of a node: it may be another
-machine. ``server/up.py``, ``server/down.py`` and ``cli/up.py`` begin and end what is on this one,
-and ``server/notify/program.py`` what its owner has put there to be told of events.
+machine. ``server/up.py``, ``server/down.py``, ``cli/up.py`` and ``cli/agent.py`` begin and end what
+is on this one, and ``server/notify/program.py`` what its owner has put there to be told of events.
 """
 
 import ast
@@ -13,7 +13,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src/rota"
 ROOMS = ("live/controller", "server", "client", "cli", "explain", "sweep")
-ON_THIS_MACHINE = ("server/up.py", "server/down.py", "cli/up.py", "server/notify/program.py")
+ON_THIS_MACHINE = (
+    "server/up.py",
+    "server/down.py",
+    "cli/up.py",
+    "cli/agent.py",
+    "server/notify/program.py",
+)
 LAYOUT = {"node", "attempt", "checkpoints", "log", "arenas", "socket"}  # methods of Folder
 PROCESSES = {"psutil", "pid_exists", "process_iter", "started_at", "killpg"}
 FILES = re.compile(r"nodes/[*]|jobs/[*]|(attempt|ended|arrival)[.]json|[.]pid\b|rank\d*[.]log")

@@ -9,7 +9,9 @@ import pytest
 
 from rota.folder import Folder
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
+from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalNode, LocalProvider
+from rota.live.provider.together import Together
 from rota.testing.provider_contract import ProviderContract
 
 BEGINS_S = 0.02
@@ -86,6 +88,52 @@ class TestDesks(ProviderContract):
         provider.ended(name)
 
     kill_agent = end_agent
+
+
+class TestTogether(TestDesks):
+    """Of a provider that adds nodes and a machine that has joined, the first keeps the contract."""
+
+    @pytest.fixture
+    def provider(self) -> Together:  # type: ignore[override]
+        return Together(Desks(1, 3), JoinedProvider(list))
+
+    def end_agent(self, provider: Together, name: str) -> None:  # type: ignore[override]
+        provider._providers[0].ended(name)  # type: ignore[attr-defined]
+
+    kill_agent = end_agent
+
+
+def test_machines_that_have_joined_are_nodes_beside_the_others_and_never_asked_for():
+    async def story() -> None:
+        joined = {"afar"}
+        desks, others = Desks(1, 3), JoinedProvider(lambda: joined)
+        both = Together(desks, others)
+        await both.start()
+        assert both.names == {"desk1", "afar"}
+        assert both.bounds == (2, 4)
+        assert [node.stays for node in both.nodes()] == [False, True]
+        both.request(3)
+        assert len(desks.nodes()) == 2
+        both.release("afar")
+        assert "afar" in both.names
+        joined.clear()
+        assert "afar" not in both.names
+
+    asyncio.run(story())
+
+
+def test_the_end_waits_for_jobs_of_machines_that_are_connected_alone():
+    async def story() -> None:
+        others = JoinedProvider(lambda: ["gpu1", "gpu2"])
+        busy = {"gpu1", "gpu2"}
+        others.is_connected, others.has_jobs = {"gpu1"}.__contains__, busy.__contains__
+        ending = asyncio.create_task(others.end())
+        await asyncio.sleep(0)
+        assert not ending.done()
+        busy.remove("gpu1")
+        await asyncio.wait_for(ending, 10)
+
+    asyncio.run(story())
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS = ("tests/process", "tests/parity")
+CLUSTERS = ("tests/process", "tests/parity", "tests/hosts")
 
 
 def paths_told() -> list[str]:

@@ -26,9 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
     """Wait until the condition is true."""
-    until_s = time.monotonic() + DEADLINE_S
+    until_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < until_s, f"not so: {what}"
         time.sleep(0.002)

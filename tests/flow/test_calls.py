@@ -15,6 +15,7 @@ import torch
 from rota import flow
 from rota.flow import wire
 from rota.flow.client import MOST_AHEAD
+from rota.flow.parcels import unpack
 
 from .conftest import until
 
@@ -128,6 +129,21 @@ def test_calls_return_before_their_inputs_exist(island, client, gate):
     assert last.result().tolist() == [3 * (3 * (gate.number + 1) + 1) + 1]
 
 
+def test_a_result_does_not_wait_for_later_calls(island, client, gate):
+    where = client.slice(1)
+    x = where.put(torch.tensor([gate.number]))
+    held = where.function(f"{HERE}:gated")
+    first, second = held(x), held(x)
+    gate.wait_begun()
+    asked = [client._ask(0, wire.Fetch, each.number, "none") for each in (x, first)]
+    gate.open()
+    found = [int(unpack(client._answer(0, each).packed)) for each in asked]
+    assert found == [gate.number, gate.number + 1]
+    assert island.finished(client) == 1  # the second is held
+    gate.open()
+    assert second.result().tolist() == [gate.number + 1]
+
+
 SCRIPT = """
 import os
 import sys
@@ -135,6 +151,7 @@ import sys
 import torch
 
 from rota import flow
+from rota.flow import wire
 
 FOLDER = os.environ["ROTA_TEST_FLOW_FOLDER"]
 NUMBER = int(sys.argv[2])
@@ -296,6 +313,29 @@ def test_what_a_client_had_is_gone_with_it(island):
     client.close()
     until(lambda: not parcels.exists(), "its parcels are gone")
     until(lambda: not any(each.is_running() for each in before), "its workers are gone")
+
+
+def test_a_wait_for_memory_that_is_interrupted_leaves_nothing(folder, monkeypatch):
+    x = torch.zeros(600, dtype=torch.uint8)
+    with (
+        flow.LocalIsland(1, memory_bytes=1000) as island,
+        island.connect() as one,
+        island.connect() as other,
+    ):
+        held = one.slice(1).put(x)
+        where = other.slice(1)
+
+        def interrupted(_: float | None) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(other, "_look", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                where.put(x)
+        assert where.put(x[:300]).result().shape == (300,)
+        held.free()
+        assert where.put(x).result().shape == (600,)
+        assert one.slice(1).put(x).result().shape == (600,)
 
 
 def test_importing_flow_and_what_agents_use_of_it_loads_no_torch():

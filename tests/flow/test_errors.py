@@ -155,7 +155,26 @@ def test_programs_that_reach_outside_or_ask_for_results_are_refused(client):
     ):
         with pytest.raises(InputError, match=says):
             client.program(body)(x)
+    kept = []
+    assert client.program(lambda y: kept.append(y) or scaled(y))(x).result().tolist() == [4]
+    for late in (scaled, lambda y: y.to(one), lambda y: flow.cond(y, scaled, scaled, y)):
+        with pytest.raises(InputError, match="outside of it; return it from the program"):
+            late(kept[0])
     assert client.program(scaled)(x).result().tolist() == [4]
+
+
+def test_a_program_that_calls_itself_is_refused(client):
+    one = client.slice(1)
+    scaled, x = of(one, "scaled"), one.put(torch.tensor([1]))
+    programs = []
+    programs.append(client.program(lambda y: scaled(programs[1](y))))
+    programs.append(client.program(lambda y: programs[0](y)))
+    for program in programs:
+        with pytest.raises(InputError, match=r"calls itself; write a loop, flow\.repeat or"):
+            program(x)
+    twice = client.program(lambda y: programs[1](programs[1](y)))
+    programs[0] = scaled
+    assert twice(x).result().tolist() == [13]
 
 
 def test_shards_that_are_no_parts_of_a_whole_have_no_result(client):

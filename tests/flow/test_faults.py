@@ -28,6 +28,7 @@ from rota.flow.host import MOST_SILENT
 from rota.flow.island import Island
 from rota.flow.order import LEAST_COST_S, Stride
 from rota.flow.page import (
+    DOING,
     HELD_BYTES,
     HOST,
     LOG,
@@ -340,11 +341,12 @@ def test_a_worker_killed_in_a_collective_is_an_error_of_its_peer(
     y, again = client.program(both)(pair.put(gate.tensor()))
     moved = add(y.to(one))
     os.kill(gate.process(0), signal.SIGKILL)
-    for lost in (y, again, moved):
-        with pytest.raises((WorkerLostError, OperationError)):
-            lost.result()
+    for lost in (y, again):
+        for shard in (0, 1):  # also that of its peer, which has lost a connection
+            with pytest.raises(WorkerLostError, match="signal 9"):
+                client._fetch(lost, [shard])
     with pytest.raises((WorkerLostError, OperationError)):
-        client._fetch(y, [1])
+        moved.result()
     witness.goes_on()
 
 
@@ -457,7 +459,8 @@ def test_workers_are_replaced_again_and_again_and_leave_nothing(
         waiting.shards()
         assert [i for i in (0, 1) if client._slots[i] != slots[i]] == lost
         del held, moved, total
-        assert [each.name for each in client.parcels.iterdir() if "slice" not in each.name] == [LOG]
+        names = {each.name for each in client.parcels.iterdir()}
+        assert {each for each in names if not each.startswith(("slice", DOING))} == {LOG}
         assert [int(each[0]) for each in sums(pair.put(ones)).shards()] == [2, 2]
         client.wait()
         until(
@@ -526,6 +529,26 @@ def test_an_operation_that_hangs_ends_its_own_workers_alone(
         assert other.function(ADD)(other.put(torch.ones(1))).result() == 2
         witness.goes_on()
     assert not functions.opened(gate.number).exists()
+
+
+def test_an_operation_of_a_worker_that_is_stopped_is_not_taken_to_hang(
+    island: flow.LocalIsland,
+) -> None:
+    stopped, hangs = Gate(), Gate()
+    with (
+        island.connect(devices=[0], op_timeout_s=1.0) as client,
+        island.connect(devices=[1], op_timeout_s=1.0) as measure,
+    ):
+        one, other = client.slice(1), measure.slice(1)
+        waits = one.function(GATED)(one.put(stopped.tensor()))
+        worker = stopped.process()
+        os.kill(worker, signal.SIGSTOP)
+        hung = other.function(GATED)(other.put(hangs.tensor()))
+        with pytest.raises(WorkerLostError, match="op_timeout_s"):  # began later, and was counted
+            hung.result()
+        os.kill(worker, signal.SIGCONT)
+        stopped.open()
+        assert waits.result() == stopped.number + 1
 
 
 @pytest.mark.parametrize("op_timeout_s", [0, -1.0, float("nan"), float("inf")])
@@ -774,7 +797,7 @@ def gangs(gangs: list[list[int]], functions: list[int]) -> wire.DefineGangs:
 GARBAGE = {
     "noise": (False, struct.pack("=I", 1000) + random.Random(7).randbytes(1000)),
     "a huge length": (False, struct.pack("=I", 2**32 - 1)),
-    "no hello": (False, told(wire.Want({}))),
+    "no hello": (False, told(wire.Want(1, {}))),
     "a program before hello": (False, told(gangs([[0]], [1]))),
     "another kind": (False, told(wire.Free([1]))),
     "no list": (False, b"\x01\x00\x00\x00\x07"),

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import torch
 from rota import flow
 from rota.errors import FlowError, InputError, SliceChangedError, WorkerLostError
 from rota.flow.client import Client
-from rota.flow.page import FINISHED, PLACED, SLOTS, Page
+from rota.flow.page import DEVICE, FINISHED, MOVES, PLACED, SLOTS, Page
 from rota.live.wire import island
 from rota.live.wire.island import CONTROL, Called, Done, FromIsland, Lines, Seen, line_of
 from support.flow_functions import Gate
@@ -32,6 +33,7 @@ HERE = "support.flow_functions"
 LATE = f"{HERE}:late_total"
 DEVICES = 4
 DEVICE_BYTES = 8_000_000
+START_S = 120.0  # for a host that loads torch beside much else
 SILENCE_S = 60.0  # after which something that must come has not
 _keys = (f"{number}.1.secret" for number in itertools.count(1))
 
@@ -146,7 +148,7 @@ class Host:
         self.folder, self.local = folder, local
         command = [sys.executable, "-m", program, str(folder), str(DEVICES)]
         self.process = subprocess.Popen([*command, str(DEVICE_BYTES), "cpu", "--agent"])
-        until((folder / CONTROL).exists, "the host serves")
+        until((folder / CONTROL).exists, "the host serves", START_S)
         self.agent = Agent(folder)
         self.page = Page(folder / "page", DEVICES, SLOTS)
 
@@ -236,10 +238,13 @@ def test_a_program_that_is_suspended_and_moved_has_the_same_results_bit_for_bit(
     with still.connect() as client:
         expected = drive(client, gate, lambda _: gate.open())
 
+    def running(job: Job) -> set[str]:
+        return {each.operation.rpartition(" ")[2] for each in job.seen.runs}
+
     def interfere(part: int) -> None:
         asked = moved.begin_pause()
         assert not moved.agent.has_answer(asked)  # the collective that is under way is to end
-        assert {each.operation.rpartition(" ")[2] for each in moved.seen.runs} == {LATE}
+        until(lambda: running(moved) == {LATE}, "what else it was in is over")
         gate.open()
         assert moved.agent.answer(asked).error is None
         seen = moved.seen
@@ -251,6 +256,30 @@ def test_a_program_that_is_suspended_and_moved_has_the_same_results_bit_for_bit(
         assert client.devices == [2, 1]
     assert len(found) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_keeps_workers_that_are_in_no_operation_is_told(seat, gate):
+    job = seat(0, 1)
+    with job.connect() as client:
+        one = client.slice(1)
+        f, x = function(one, "gated_when_tried"), one.put(torch.zeros(gate.number))
+        x.result()
+        assert job.seen.runs == []
+        caller = threading.Thread(target=lambda: f(x))
+        caller.start()
+        gate.wait_begun()
+        assert job.seen.runs == []  # nobody waits for it
+        asked = job.begin_pause()
+        assert not job.agent.has_answer(asked)
+        [told] = job.seen.runs
+        assert told.operation == f"the trial of {HERE}:gated_when_tried with fake tensors"
+        assert told.device == one.workers[0]
+        assert job.seen.runs == [told]  # since the same time
+        gate.open()
+        assert job.agent.answer(asked).error is None
+        assert job.seen.runs == []
+        job.place(0, 1)  # the call waits for memory
+        caller.join()
 
 
 def test_operations_are_counted_over_clients_and_lost_workers(seat):
@@ -322,6 +351,26 @@ def test_arrays_come_and_go_while_the_program_is_suspended(seat):
             assert torch.equal(made.result(SILENCE_S), numbers[100:] * 6 + 1)
 
 
+def test_a_program_that_recovers_while_it_is_suspended_is_brought_back(seat):
+    job = seat(0, 1)
+    with job.connect() as client:
+        first, second = client.slice(1), client.slice(1)
+        lost, kept = first.put(torch.ones(1)), second.put(torch.ones(1))
+        killed, _ = job.seen.pids
+        job.pause()
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in job.seen.pids, "its worker is gone")
+        with ThreadPoolExecutor(1) as pool:
+            recovered = pool.submit(client.recover)
+            job.agent.wait_called(job.key)
+            job.place(1, 0)
+            recovered.result(SILENCE_S)
+        assert function(second, "scaled")(kept).result().tolist() == [4.0]
+        with pytest.raises(WorkerLostError):
+            lost.result()
+        assert function(first, "scaled")(first.put(torch.ones(1))).result().tolist() == [4.0]
+
+
 def test_a_program_that_wants_memory_while_it_is_suspended_has_it_once_it_is_back(seat):
     other, job = seat(0), seat(0)
     most = torch.zeros(DEVICE_BYTES // 8 - 10_000)  # half of the device, nearly
@@ -366,6 +415,51 @@ def test_a_job_has_no_more_memory_than_its_seat_and_comes_back_only_where_there_
         assert kept.result().sum() == 200_000
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_workers_on_their_way_go_on_when_a_place_without_room_for_them_is_refused(seat):
+    job, other = seat(0), seat(1)
+    with job.connect() as client, other.connect() as beside:
+        kept = client.slice(1).put(torch.ones(200_000))
+        taken = beside.slice(1).put(torch.zeros(DEVICE_BYTES // 4 - 100_000))
+        client.wait()
+        beside.wait()
+        [pid] = job.seen.pids
+        job.pause()
+        with stopped(pid):
+            asked = job.begin_place(0)
+            refused = job.agent.answer(job.begin_place(1))
+            assert refused.error and "device 1 has room for 400,000" in refused.error
+            assert not job.agent.has_answer(asked)
+        assert job.agent.answer(asked).error is None
+        assert (job.seen.away, job.seen.devices) == (False, [0])
+        assert (kept.result().sum(), taken.result().sum()) == (200_000, 0)
+
+
+def test_workers_on_their_way_count_for_nothing_where_they_are_put_instead(seat):
+    job = seat(0, 1)
+    with job.connect() as client:
+        kept = client.slice(2).put(torch.ones(DEVICE_BYTES // 4 * 3 // 5))  # 60 % of a device each
+        client.wait()
+        [pid, _] = job.seen.pids
+        job.pause()
+        with stopped(pid):
+            job.begin_place(0, 1)
+            asked = job.begin_place(1, 0)
+            assert not job.agent.has_answer(asked)
+        assert job.agent.answer(asked).error is None
+        assert job.seen.devices == [1, 0]
+        assert kept.result().sum() == DEVICE_BYTES // 4 * 3 // 5
+
+
 def test_workers_that_have_hardly_begun_can_be_moved(seat):
     job = seat(0, 1)
     for _ in range(20):  # they are being forked
@@ -388,8 +482,10 @@ def test_a_command_that_is_overtaken_is_answered_and_workers_that_have_not_left_
         asked = job.begin_pause()
         refused = job.agent.answer(job.begin_place(2, 3))
         assert refused.error == "the workers of the seat are on other devices: pause it first"
+        assert not job.agent.has_answer(asked)  # what was refused has changed nothing: they leave
         gate.open()
-        job.pause()
+        assert job.agent.answer(asked).error is None
+        assert job.seen.away
         assert y.shards()[0].shape == (2,)
         job.place(2, 3)
         assert torch.equal(function(pair, "scaled")(y).shards()[0], y.shards()[0] * 3 + 1)
@@ -526,6 +622,28 @@ def test_a_worker_that_is_killed_is_lost_alone(seat):
         with pytest.raises(FlowError):  # what the other one would have sent it
             client._fetch(both, [0])
         assert torch.equal(function(there, "plus_total")(y).shards()[0], x + 4)
+
+
+def test_buffers_of_a_lost_worker_take_no_room_where_it_is_put(seat):
+    job, other = seat(0, 1), seat(2)
+    with job.connect() as client, other.connect() as beside:
+        pair = client.slice(2)
+        kept = pair.put(torch.ones(200_000))
+        taken = beside.slice(1).put(torch.zeros(DEVICE_BYTES // 4 - 100_000))
+        client.wait()
+        beside.wait()
+        assert job.seen.held_bytes == [800_000, 800_000]
+        job.pause()
+        os.kill(job.seen.pids[1], signal.SIGKILL)
+        until(lambda: len(job.seen.pids) == 1, "the host knows")
+        assert job.seen.held_bytes == [800_000, 0]
+        job.place(0, 2)
+        client.recover()
+        alone = next(s for s in (client.slice(1), client.slice(1)) if s.workers == (1,))
+        assert alone.put(torch.ones(50_000)).result().sum() == 50_000
+        with pytest.raises(WorkerLostError):
+            kept.result()
+        assert taken.result().sum() == 0
 
 
 def program(job: Job) -> int:
@@ -720,11 +838,18 @@ def test_a_message_without_an_end_is_refused(host, monkeypatch):
 
 def test_all_workers_know_where_they_are(seat, host):
     job = seat(2, -1, 0)
+
+    def places(client):
+        """Where the workers were told to be, each of which has made all its moves."""
+        of = host.page.of
+        assert all(of(slot, PLACED) == of(slot, MOVES) for slot in client._slots)
+        return [of(slot, DEVICE) for slot in client._slots]
+
     with job.connect() as client:
         assert client.devices == [2, -1, 0]
         assert client.slice(2).workers == (0, 2)
         job.pause()
-        assert [host.page.of(slot, PLACED) for slot in client._slots] == [-2] * 3
+        assert places(client) == [-2] * 3
         job.place(1, 3, -1)
-        assert [host.page.of(slot, PLACED) for slot in client._slots] == [1, 3, -1]
+        assert places(client) == [1, 3, -1]
         assert client.slice(2).workers == (0, 1)

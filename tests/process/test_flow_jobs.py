@@ -1,6 +1,7 @@
 """Flow jobs: an agent, the host of its node's island, and programs whose workers come and go."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rota.folder import Folder
+from rota.folder import OWNER, Folder
 from support.flow_functions import FOLDER, Gate
 from support.lone_agent import LoneAgent
 from support.small_disk import small_disk
@@ -115,6 +116,16 @@ def agents(tmp_path: Path) -> Iterator[Callable[[], LoneAgent]]:
         yield start
     assert not island.exists()
     assert not island.parent.exists()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process keeps this folder outside of a state folder."""
+    with open(folder / OWNER, "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def hosts(agent: LoneAgent) -> list[psutil.Process]:
@@ -333,6 +344,8 @@ def test_an_agent_dismisses_seats_of_jobs_that_it_does_not_know(agents, tmp_path
     record = job.attempt.folder / "attempt.json"
     agent.vanish()
     agent.join()
+    island = agent._agent.folder.island("node0")
+    assert is_held(island.parent)  # by the host
     record.rename(record.with_name("kept.json"))
     agent = agents()
     until(lambda: not any(map(psutil.pid_exists, pids)), "its worker is gone")

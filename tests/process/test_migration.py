@@ -113,6 +113,35 @@ def test_what_a_job_prints_on_both_nodes_is_one_log(two_nodes):
     cluster.client.cancel(blocker)
 
 
+def test_a_training_goes_on_only_with_the_versions_that_wrote_its_state(two_nodes):
+    cluster = two_nodes
+    (cluster.base / "other.py").write_text(
+        "import os, time, torch, rota.train, rota.train.arena\n"
+        "rota.train.arena.WRITTEN_BY = 'torch of ' + os.environ['ROTA_NODE']\n"
+        "with rota.train.session() as s:\n"
+        "    net = torch.nn.Linear(2, 1)\n"
+        "    net, sgd = s.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))\n"
+        "    for step in s.steps(12):\n"
+        "        print(f'step {step}', flush=True)\n"
+        "        while step == 5 and not os.path.exists('go'):\n"
+        "            time.sleep(0.01)\n"
+        "        s.report()\n"
+    )
+    job = cluster.submit("python other.py")
+    until(lambda: "step 5" in "".join(cluster.client.logs(job)), "it waits at step 5")
+    cluster.suspend_in_step(job)
+    (cluster.base / "go").touch()
+    cluster.until_state(job, "SUSPENDED")
+    source = cluster.show(job)["state_on"]
+    blocker = occupy(cluster, source)
+    cluster.client.resume(job)
+    told = f"its state was written by torch of {source}, and its program has other versions"
+    until(lambda: told in str(cluster.show(job)["story"]), "the other node refuses it")
+    cluster.client.cancel(blocker)
+    show = cluster.ends(job)
+    assert show["attempt"] == 1
+
+
 def test_a_gang_moves_as_a_whole_and_there_and_back(make_cluster):
     cluster = make_cluster(nodes=2, gpus=2)
     alone = cluster.train("alone", "--steps", STEPS, gpus=2)

@@ -74,7 +74,8 @@ def replay(events: list[Any]) -> Samples:
     for event in events:
         state.apply(event)
     jobs = ([], [], [], [])
-    nothing = (False, False, (0, 0, 0), standing(state), jobs, [], frozenset[str](), {}, {})
+    stands = (standing(state), {}, {}, {}, {})
+    nothing = (False, False, (0, 0, 0), *stands, jobs, [], frozenset[str](), {}, {})
     text, _ = render(Snapshot(counts, ProcessCounts(), "", *nothing), "")
     return counters(text.decode())
 

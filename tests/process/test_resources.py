@@ -57,7 +57,9 @@ def test_a_setup_runs_once_on_a_node_before_all_jobs_that_need_it(cluster):
     logs = ["".join(cluster.client.logs(job)) for job in jobs]
     assert sorted(logs) == ["once\n", "once\n", "once\n", "preparing\nonce\n"]
     failing = cluster.submit("touch never", setup="echo no room; exit 9")
-    assert cluster.ends(failing, "FAILED")["exit_code"] == 9
+    ended = cluster.ends(failing, "FAILED")
+    told = "setup failed with exit code 9, and printed last: no room"
+    assert (ended["exit_code"], ended["message"]) == (9, told)
     assert "no room\nrota: setup failed with exit code 9" in "".join(cluster.client.logs(failing))
     assert not (cluster.base / "never").exists()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from rota.folder import Folder
 from rota.live.agent import memory
 from rota.live.agent import spill_to_arena as vacating
 from rota.live.agent.rank import Rank
@@ -580,8 +581,12 @@ def test_an_agent_removes_the_arenas_of_attempts_that_are_over(tmp_path):
     orphans = [arenas / "7-1-0.arena", arenas / "8-2-1.arena.new", spilled]
     for orphan in orphans:
         orphan.touch()
+    gone = Folder(tmp_path / "gone").create()
+    homeless = gone.arenas("node0").parent
+    gone.path.rmdir()
     with LoneAgent(folder):
         until(lambda: not any(orphan.exists() for orphan in orphans), "they are removed")
+        until(lambda: not homeless.exists(), "and what is of a cluster that is gone")
     until(lambda: not arenas.parent.exists(), "and so is their folder")
 
 

@@ -48,13 +48,23 @@ class Gate:
 def gated(x: torch.Tensor) -> torch.Tensor:
     """The next number, once the gate of the first element's number is open."""
     if not isinstance(x, FakeTensor):
-        number = int(x.flatten()[0])
-        begun, gate = (_opened(f"{name}{number}") for name in ("begun", "gate"))
-        os.write(begun, b".")
-        os.read(gate, 1)
-        os.close(begun)
-        os.close(gate)
+        _pass(int(x.flatten()[0]))
     return x + 1
+
+
+def gated_when_tried(x: torch.Tensor) -> torch.Tensor:
+    """The next numbers; with fake tensors once the gate of their count is open."""
+    if isinstance(x, FakeTensor):
+        _pass(len(x))
+    return x + 1
+
+
+def _pass(number: int) -> None:
+    begun, gate = (_opened(f"{name}{number}") for name in ("begun", "gate"))
+    os.write(begun, b".")
+    os.read(gate, 1)
+    os.close(begun)
+    os.close(gate)
 
 
 def _opened(name: str) -> int:

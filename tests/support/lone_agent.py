@@ -13,6 +13,7 @@ from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.cuda_checkpoint import Driver
 from rota.live.agent.devices import Devices
+from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.wire import Message
 
 
@@ -36,7 +37,8 @@ class LoneAgent:
         slots = Devices("cpu", num_gpus, tuple(cores[i % len(cores)] for i in range(num_gpus)))
         self.said: list[Message] = []
         self._loop = asyncio.new_event_loop()
-        limits = (os.getpid(), host_memory_bytes, driver)
+        endpoint = FolderEndpoint(Folder(folder), os.getpid())
+        limits = (endpoint, host_memory_bytes, driver)
         self._agent = Agent(Folder(folder), "node0", devices or slots, *limits)
         self._agent._notify = self.said.append  # type: ignore[assignment, method-assign]
         self._serves = threading.Event()

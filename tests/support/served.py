@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rota.errors import InputError, NeverFitsError, NotFoundError
+from rota.errors import AuthError, InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.answers import find
 from rota.live.agent.line_times import times_file
@@ -25,6 +25,7 @@ from rota.live.controller.job_index import JobIndex
 from rota.live.controller.loop import Controller
 from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.room import Room
+from rota.live.controller.snapshots import Snapshots
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire.questions import Found, Question
 from rota.model.decide.decision import take_decision
@@ -50,6 +51,7 @@ from rota.request.jobfile import JobRequest
 from rota.server.door import Door
 from rota.server.serve import serve
 from rota.server.sweepdriver import SweepDriver
+from rota.server.tls import Listener
 from rota.store.deliveries import Hook
 from rota.store.events import EventStore
 
@@ -87,14 +89,17 @@ class StandInController:
         self.memory: dict[int, dict[str, Any]] = {}
         self.why_suspended: dict[int, str] = {}
         self.life: list[str] = []
+        self.members = NoMembers()
         self.awaited_nodes: list[dict[str, Any]] = []
         self.ends_jobs = False
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
         self.room = Room(folder, keeps_reserve=False)
         self._folder = folder
-        self.files = JobFiles(self, self, NoAgents())
-        self.cleaner = Cleaner(self, self, self.files)  # type: ignore[arg-type]
+        self.files = JobFiles(self, self, NoAgents(), NoMembers(), NoCopies())
+        self.snapshots = Snapshots(self, self.room, folder.snapshots)  # type: ignore[arg-type]
+        parts = (self, self, self.files, self.snapshots)
+        self.cleaner = Cleaner(*parts)  # type: ignore[arg-type]
         self._policy = create(policy)
         self.resizes = self._policy.resizes
         self.adapts = self._policy.adapts
@@ -109,13 +114,17 @@ class StandInController:
     def written(self) -> int:
         return self.state.events
 
+    @property
+    def rows(self) -> dict[str, int]:
+        return {spec.job_id: row for row, spec in enumerate(self.state.spec)}
+
     async def start(self) -> None:
         self.life.append("start")
 
     async def stop(self) -> None:
         self.life.append("stop")
 
-    async def serve_agent(self, channel: Any) -> None:
+    async def serve_agent(self, channel: Any, member: str = "", address: str = "") -> None:
         self.agents_said.append(await channel.receive())
         await channel.send("welcome")
 
@@ -220,6 +229,9 @@ class StandInController:
     def quota(self, row: int) -> int | None:
         return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
 
+    def queue_weight(self, queue: str) -> float:
+        return self._policy.queue_weight(queue)
+
     async def ask(self, node: str, question: Question, patience_s: float = 0.0) -> Found:
         """What the node's agent would answer."""
         return await find(self._folder, node, question)
@@ -258,11 +270,36 @@ class StandInController:
         ]
 
 
+class NoMembers:
+    """No machine has joined, and none was invited."""
+
+    names: frozenset[str] = frozenset()
+
+    def check_invitation(self, token: str, now_s: float) -> None:
+        """Refuse any token."""
+        raise AuthError("nobody was invited")
+
+    def node_of(self, token: str) -> str | None:
+        """Nobody's."""
+        return None
+
+
 class NoDeliveries:
     """Deliveries to no hook."""
 
+    def __init__(self) -> None:
+        self.tries: Counter[str] = Counter()
+
     def hooks(self) -> list[Hook]:
         return []
+
+
+class NoCopies:
+    """No output was copied from another machine."""
+
+    def has(self, row: int, attempt: int) -> bool:
+        """False."""
+        return False
 
 
 class NoAgents(Provider):
@@ -343,9 +380,16 @@ class Served:
 
 @contextmanager
 def served(
-    folder: Folder, controller: Any = None, port: int = 0, door: Door | None = None
+    folder: Folder,
+    controller: Any = None,
+    port: int = 0,
+    door: Door | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Served]:
-    """Serve a controller, by default a stand-in, on a free port of this machine."""
+    """Serve a controller, by default a stand-in, on a free port of this machine.
+
+    With a ``listener`` it is served over TLS there, too.
+    """
     it = Served(folder, controller or StandInController(folder))
     listening = threading.Event()
     failure: list[BaseException] = []
@@ -357,7 +401,8 @@ def served(
 
         it._loop = asyncio.get_running_loop()
         it._task = asyncio.current_task()
-        await serve(it.controller, folder, port=port, on_listen=heard, driver=it.driver, door=door)
+        more = {"driver": it.driver, "door": door, "listener": listener}
+        await serve(it.controller, folder, port=port, on_listen=heard, **more)
 
     def thread() -> None:
         try:

@@ -67,3 +67,19 @@ deliveries = Table(
     Index("delivery_due", "hook", "state", "next_at_s"),
     sqlite_autoincrement=True,
 )
+
+invitations = Table(
+    "invitation",
+    metadata,
+    Column("token_hash", Text, primary_key=True, nullable=False),
+    Column("until_s", Float, nullable=False),
+    Column("used_by", Text),
+)
+
+members = Table(  # machines that have joined, by the name of their node
+    "member",
+    metadata,
+    Column("node", Text, primary_key=True, nullable=False),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("joined_s", Float, nullable=False),
+)

@@ -1,14 +1,17 @@
 """The state folder: for its owner alone, and told in a line if it can't be used."""
 
 import errno
+import json
 import os
+import shutil
 import stat
 import tempfile
 
 import pytest
 
+from rota import folder as folder_module
 from rota.errors import InputError
-from rota.folder import Folder
+from rota.folder import OWNER, Folder, hold_outside, remove_homeless
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def test_sockets_are_in_a_folder_that_only_their_owner_can_enter(tmp_path, socke
 def test_what_stands_where_sockets_are_to_be_is_told(tmp_path, sockets, kind):
     folder = Folder(tmp_path)
     place = folder.socket("here").parent
-    place.rmdir()
+    shutil.rmtree(place)
     why = "something else is there"
     if kind == "file":
         place.touch()
@@ -100,3 +103,110 @@ def test_a_runtime_folder_that_is_not_there_is_told(tmp_path, monkeypatch):
         Folder(tmp_path).socket("here")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert Folder(tmp_path).socket("here").parent.parent == type(tmp_path)(tempfile.gettempdir())
+
+
+@pytest.fixture
+def homes(tmp_path, monkeypatch, sockets):
+    """A maker of state folders, whose folders in host memory are in one of this test alone."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(folder_module, "HOST_MEMORY", memory)
+    return lambda name: Folder(tmp_path / name).create()
+
+
+def outside_of(folder):
+    """What it has outside of the state folder: with a socket, and the state of a job."""
+    socket, arenas = folder.socket("node0"), folder.arenas("node0")
+    socket.touch()
+    (arenas / "1-1-0.arena").write_bytes(b"state")
+    return {socket.parent, arenas.parent}
+
+
+def test_what_a_state_folder_that_is_gone_has_left_outside_of_it_is_removed(homes):
+    gone, there = homes("gone"), homes("there")
+    left, kept = outside_of(gone), outside_of(there)
+    shutil.rmtree(gone.path)
+    assert set(remove_homeless()) == left
+    assert remove_homeless() == []
+    assert [path.exists() for path in (*left, *kept)] == [False, False, True, True]
+
+
+def test_what_a_process_holds_is_not_removed(homes):
+    gone = homes("gone")
+    left = outside_of(gone)
+    held = gone.hold()
+    hosts = [hold_outside(path) for path in left]  # in another process, as it stands for
+    shutil.rmtree(gone.path)
+    assert remove_homeless() == []
+    held.close()
+    assert remove_homeless() == []
+    for lock in hosts:
+        lock.close()
+    assert set(remove_homeless()) == left
+
+
+@pytest.mark.parametrize(
+    "doubt", ["it does not say", "it says something else", "on another disk", "a link", "a link in"]
+)
+def test_what_is_in_doubt_is_not_removed(homes, tmp_path, doubt):
+    gone = homes("gone")
+    left = outside_of(gone)
+    shutil.rmtree(gone.path)
+    for path in left:
+        owner = path / OWNER
+        told = json.loads(owner.read_text())
+        if doubt == "it does not say":
+            owner.unlink()
+        elif doubt == "it says something else":
+            owner.write_text("[]")
+        elif doubt == "on another disk":  # one that is not mounted now
+            owner.write_text(json.dumps(told | {"device": told["device"] + 1}))
+        elif doubt == "a link":
+            path.symlink_to(path.rename(tmp_path / f"other-{path.parent.name}"))
+        else:
+            owner.symlink_to(owner.rename(tmp_path / f"other-{path.parent.name}"))
+    assert remove_homeless() == []
+    assert all(list(path.iterdir()) for path in left)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else's")
+def test_what_is_of_another_user_is_not_removed(homes):
+    gone = homes("gone")
+    left = outside_of(gone)
+    shutil.rmtree(gone.path)
+    for path in left:
+        os.chown(path, 12345, 12345)
+    assert remove_homeless() == []
+
+
+def test_who_leaves_takes_the_empty_folders_alone_and_only_if_nobody_holds_them(homes):
+    folder = homes("home")
+    places = outside_of(folder)
+    held = folder.hold()
+    folder.leave()
+    assert all(place.exists() for place in places)
+    folder.socket("node0").unlink()
+    shutil.rmtree(folder.arenas("node0"))
+    folder.leave()
+    assert all(place.exists() for place in places)
+    held.close()
+    folder.leave()
+    assert not any(place.exists() for place in places)
+
+
+def test_folders_that_were_removed_while_somebody_waited_for_them_are_made_anew(homes, monkeypatch):
+    folder = homes("home")
+    places = outside_of(folder)
+    first = set(places)
+
+    def removed(lock, _):
+        """As by another agent, which had the lock just before."""
+        for place in places:
+            if place in first and os.path.samestat(os.fstat(lock.fileno()), (place / OWNER).stat()):
+                first.discard(place)
+                shutil.rmtree(place)
+
+    monkeypatch.setattr(folder_module.fcntl, "flock", removed)
+    with folder.hold():
+        assert first == set()
+        assert all((place / OWNER).exists() for place in places)

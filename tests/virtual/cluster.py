@@ -18,6 +18,7 @@ from rota.folder import Folder
 from rota.live.agent import agent as agent_module
 from rota.live.agent import (
     controller_link,
+    endpoint,
     launching,
     memory,
     migrate_in,
@@ -55,7 +56,7 @@ STOPPED_S = 5.0
 AGAIN_S = 1.0  # until what was killed is started anew
 ASK_EVERY_S = 8.0
 # Of connections: the agent or the connection before is not known to be gone yet.
-EXPECTED = ("another agent of", "a later connection of")
+EXPECTED = ("is no longer in use", "another agent of", "a later connection of")
 
 
 class MemoryStore:
@@ -81,6 +82,10 @@ class MemoryStore:
 
     def find_submission(self, user: str, key: str) -> Submission | None:
         return self.submissions.get((user, key))
+
+    def read(self, *_: Any) -> list[Any]:
+        """Other machines that have joined: none."""
+        return []
 
     def close(self) -> None:
         """It goes on with the next controller."""
@@ -301,7 +306,14 @@ class Cluster:
                 if self.has_gpus:
                     devices = Devices("cuda", 2, ids=("0", "1"), memory_gb=80.0)
                 world = VirtualWorld(self.machine)
-                agent = self.living[name] = Agent(self.folder, name, devices, 1, 250, world=world)
+                agent = self.living[name] = Agent(
+                    self.folder,
+                    name,
+                    devices,
+                    endpoint.FolderEndpoint(self.folder, 1),
+                    250,
+                    world=world,
+                )
                 await agent.run()
 
             task = self.loop.start(process, main())
@@ -553,7 +565,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (agent_module, "CURVES_EVERY_S", 60.0),
             (agent_module, "LOOK_AT_FOLDER_S", 60.0),
             (controller_link, "connect", cluster.connect),
-            (controller_link, "psutil", SimpleNamespace(pid_exists=lambda _: True)),
+            (endpoint, "psutil", SimpleNamespace(pid_exists=lambda _: True)),
             (Folder, "socket", lambda self, name: self.path / f"{name}.sock"),
             (Folder, "arenas", arenas),
             (launching, "free_port", partial(next, count(1))),

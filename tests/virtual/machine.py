@@ -392,7 +392,11 @@ class Program:
 
     async def _main(self) -> None:
         if "ROTA_ADOPT" in self.env:
-            kept = json.loads(Path(self.env["ROTA_ADOPT"]).read_text())
+            try:
+                kept = json.loads(Path(self.env["ROTA_ADOPT"]).read_text())
+            except FileNotFoundError:  # its agent was told to drop the job while it was forked
+                self.ends(1)
+                return
             self.step = kept["step"]
             await self._suspend(again=True)
         elif self.kind == "restart":

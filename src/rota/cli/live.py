@@ -59,6 +59,11 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Wait until this job has succeeded; JOB:ended or JOB:failed: until it has so.",
         ),
         click.option(
+            "--snapshot",
+            is_flag=True,
+            help="Run in a copy of this folder, as it is now, also where it can't be seen.",
+        ),
+        click.option(
             "--wait", is_flag=True, help="Wait for the end: exit code 0, or 4 if it failed."
         ),
         click.option(
@@ -165,6 +170,7 @@ def command_request(
     env: tuple[str, ...],
     resume_from: str | None,
     after: tuple[str, ...],
+    snapshot: bool,
 ) -> JobRequest | SweepRequest:
     """The job or array that a command line with the options of ``rota run`` asks for.
 
@@ -200,6 +206,7 @@ def command_request(
         "idle": idle,
         "resume_from": resume_from,
         "depends_on": [_awaited(text) for text in after] or None,
+        "snapshot": snapshot,
     }
     if array is None:
         return parse_job(fields, workdir=os.getcwd())
@@ -259,6 +266,7 @@ def submit(
     job_files: tuple[str, ...],
     resume_from: str | None,
     after: tuple[str, ...],
+    snapshot: bool,
     wait: bool,
     follow: bool,
     dry_run: bool,
@@ -279,6 +287,7 @@ def submit(
     awaited = dependencies_of([_awaited(text) for text in after] or None)
     if isinstance(request, JobRequest):
         request = request._replace(depends_on=request.depends_on + awaited)
+        request = request._replace(snapshot=snapshot or request.snapshot)
         request = in_own_environment(request)
         if resume_from is not None:
             request = request._replace(resume_from=resume_from_of(resume_from))
@@ -288,6 +297,7 @@ def submit(
     from rota.cli.sweepsubmit import hand_in
 
     job = in_own_environment(request.job)
+    job = job._replace(snapshot=snapshot or job.snapshot)
     request = request._replace(job=job._replace(depends_on=job.depends_on + awaited))
     return hand_in(request, wait or follow, dry_run, as_json)
 

@@ -52,11 +52,12 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
+        "agent": Entry("rota.cli.agent:agent", "Have this machine join a cluster elsewhere."),
         "ui": Entry("rota.cli.ui:ui", "Show the cluster in a browser."),
         "report": Entry("rota.cli.report:report", "How jobs have fared, and how GPUs were used."),
         "doctor": Entry("rota.cli.doctor:doctor", "Check what this machine offers to jobs."),
         "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
-        "node": Entry("rota.cli.node:node", "Cordon and drain nodes, and enable them again."),
+        "node": Entry("rota.cli.node:node", "Cordon, drain, invite and remove nodes."),
         "notify": Entry("rota.cli.notify:notify", "Tell webhooks and commands of events."),
         "nodes": Entry("rota.cli.looking:nodes", "List nodes and who holds their GPUs."),
     },

@@ -1,5 +1,7 @@
-"""``rota node``: take nodes out of service for a while, with or without their jobs."""
+"""``rota node``: take nodes out of service for a while, have machines join, and remove them."""
 
+import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -8,9 +10,10 @@ from typing import Any
 import click
 
 from rota.cli.commandgroup import CommandGroup
-from rota.cli.connection import connected
+from rota.cli.connection import connected, json_option
 from rota.cli.present import closed_text
-from rota.errors import InputError, NotFoundError
+from rota.client.trust import fingerprint_of
+from rota.errors import InputError, NotFoundError, TransitionError
 from rota.report.text import printable
 from rota.request.values import refuse, seconds_of
 
@@ -19,7 +22,7 @@ _EXAMPLES = "write for example 30m, 2h, 14:00 or 2031-05-20T14:00"
 
 @click.group(cls=CommandGroup)
 def node() -> None:
-    """Take nodes out of service for a while, with or without their jobs.
+    """Have machines join and leave, and take nodes out of service for a while.
 
     NODE is a name as `rota nodes` prints it. What is asked for stays in force when the controller
     or the node's agent is restarted, until `rota node enable`.
@@ -69,6 +72,58 @@ def enable(nodes: Sequence[str]) -> int:
     """
     with connected() as client:
         return _steer(nodes, client.enable, "it takes jobs again")
+
+
+@node.command()
+@json_option
+def invite(as_json: bool) -> None:
+    """Print the command by which a machine joins: good once, for an hour.
+
+    It is for a cluster that was started with `rota up --listen`.
+    """
+    with connected() as client:
+        told = client.invite()
+    fingerprint = fingerprint_of(told["certificate"])
+    if as_json:
+        click.echo(json.dumps(told | {"ca": fingerprint}))
+        return
+    click.echo(f"rota agent --join {told['url']} --token {told['token']} --ca {fingerprint}")
+
+
+@node.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also a node with jobs, whose machine is gone for good: they start anew elsewhere once "
+    "its lease is over.",
+)
+def remove(nodes: Sequence[str], force: bool) -> int:
+    """Have machines that have joined be none of the cluster's any more: their tokens are revoked.
+
+    A node that has jobs stays: drain it first. The agent of a removed node ends. The exit code is 1
+    if a node is none that has joined, or stays.
+    """
+    code = 0
+    with connected() as client:
+        for name in nodes:
+            try:
+                told = client.remove_node(name, force=force)
+            except (NotFoundError, TransitionError) as error:
+                click.echo(f"error: {printable(error)}", err=True)
+                code = 1
+            else:
+                click.echo(f"node {printable(name)}: {_removal(told['removed_in_s'])}")
+    return code
+
+
+def _removal(left_s: float) -> str:
+    if not left_s:
+        return "removed; its token is revoked"
+    return (
+        f"its token is revoked; in {math.ceil(left_s)} s, when its lease is over, it is removed, "
+        "and its jobs start anew elsewhere"
+    )
 
 
 def seconds_until(text: str, now_s: float) -> float:

@@ -38,13 +38,13 @@ COLUMNS = (
     "PROGRESS",
     "ETA",
 )
-WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "WITH")
+WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "WITH", "POSITION")
 TABLE = (*COLUMNS[:2], "USER", *COLUMNS[2:], "EXIT")
 FILLING = ("FILL", "HARVEST", "SLOWDOWN")  # last, where background jobs fill GPUs, or wait for that
 # Of a table that is too wide for the terminal, what is left out, in order.
 LEAST_NEEDED = ("PRIO", "AGE", "SHARE", "USER", "ETA", "RUN", "GPUS", "REASON", "EXIT")
 MOST_LINES = 50  # of a story
-COPIED = ("workdir", "command")  # facts that are not broken into lines
+COPIED = ("workdir", "snapshot", "command")  # facts that are not broken into lines
 SUSPENSIONS = {
     "BOUNDARY": "at a step boundary (rota.train)",
     "PROCESS": "its processes are stopped and continued",
@@ -75,10 +75,17 @@ def places(job: Mapping[str, Any]) -> str:
     return printable(" ".join(held)) or "-"
 
 
+def _position(job: Mapping[str, Any]) -> int:
+    """The place in the policy's order; 0 of a job that does not wait for GPUs."""
+    return int(job["position"] or 0)
+
+
 def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
-    """The jobs in one of FORMATS."""
+    """The jobs in one of FORMATS; in tables those that wait stand in the policy's order."""
     if output in ("json", "yaml"):
         return structure_text(list(jobs), output)
+    waiting = iter(sorted(filter(_position, jobs), key=_position))
+    jobs = [next(waiting) if _position(job) else job for job in jobs]
     more = FILLING if any(job.get("filling") for job in jobs) else ()
     columns = (*WIDE, *more)
     rows = [dict(zip((*WIDE, *FILLING), _cells(job), strict=True)) for job in jobs]
@@ -149,6 +156,7 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
         "-" if job["exit_code"] is None else job["exit_code"],
         job["message"] or "-",
         " ".join(job["shared_with"]) or "-",
+        job["position"] or "-",
         *_filling_cells(job.get("filling")),
     ]
     return [printable(cell) for cell in cells]
@@ -247,6 +255,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
         ("environment", " ".join(job["env"]) or None),
         ("workdir", job["workdir"]),
+        ("snapshot", job["snapshot"]),
         ("python", job["python"]),
         ("setup", job["setup"]),
         ("command", job["run"]),
@@ -361,23 +370,41 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
 def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
     """The listing of ``rota nodes`` in one of FORMATS; its table is as wide as it comes."""
     rows, any_filled = [], any(any(node.get("fillers", ())) for node in nodes)
+    any_elsewhere = any(node.get("address") for node in nodes)
     for node in nodes:
         holders = node.get("holders", [])
         free = sum(not ids for ids in holders) if node["alive"] else 0
         who = " ".join(f"{gpu}:{'+'.join(ids)}" for gpu, ids in enumerate(holders) if ids)
-        state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
+        state = "up" if node["alive"] and node.get("connected", True) else absence_text(node)
         if (closed := closed_text(node)) is not None:
             closed += f" ({node['closed_by']})" if node.get("closed_by") else ""
             state = closed if state == "up" else f"{state}, {closed}"
         kind = node.get("gpu_type") or "-"
         devices = (node["num_gpus"], free, node_cores_text(node))
         cells = [node["name"], node["kind"], kind, *devices, state, who or "-"]
+        if any_elsewhere:
+            cells += [node.get("address") or "here", _heard_text(node), node.get("build") or "-"]
         if any_filled:
             cells.append(_fillers_text(node.get("fillers", ())) or "-")
         rows.append([printable(cell) for cell in cells])
     header = ["NODE", "KIND", "TYPE", "GPUS", "FREE", "CORES", "STATE", "GPU:JOB"]
+    header += ["ADDRESS", "HEARD", "VERSION"] if any_elsewhere else []
     header += ["GPU:FILL"] if any_filled else []
     return listing_text(nodes, "wide" if output == "table" else output, header, rows)
+
+
+def absence_text(node: Mapping[str, Any]) -> str:
+    """``lost``, ``away``, or ``away, lost at 14:00:00``: of a node without an agent."""
+    if not node["alive"]:
+        return "lost"
+    lost_at_s = node.get("lost_at_s")
+    return "away" if lost_at_s is None else f"away, lost at {clock(lost_at_s)}"
+
+
+def _heard_text(node: Mapping[str, Any]) -> str:
+    """``12s ago``: when a machine that has joined was heard last; ``-`` of any other."""
+    silent_s: float | None = node.get("silent_s")
+    return "-" if silent_s is None else f"{duration(silent_s)} ago"
 
 
 def _fillers_text(fillers: Sequence[Mapping[str, Any] | None]) -> str:

@@ -36,6 +36,7 @@ from rota.report.text import printable
 HAPPENED_LINES, TURN_LINES = 4, 2  # on the first screen
 LOG_LINES, LOG_TAIL = 5000, 200
 PENDING_CHARACTERS = 1 << 16  # of a line that has no end yet
+STEERING = ("suspend", "resume", "cancel")
 TICK_S = 1.0  # ages and the clock go on though nothing happens
 
 
@@ -129,6 +130,7 @@ class Top(App[None]):
         screen = self.screen_stack[0]
         if not screen.query("#happened"):
             return
+        self.refresh_bindings()
         board, now_s, width = self.board, self._client.now_s(), self.size.width
         screen.query_one("#heading", Static).update(board.heading(now_s, width))
         away = screen.query_one("#away", Static)
@@ -180,7 +182,9 @@ class Top(App[None]):
     # -- keys ----------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of jobs are for the first screen alone."""
+        """Keys of jobs are for the first screen; None greys one out that the role forbids."""
+        if action in STEERING and not self.board.may(action):
+            return None
         ours = action in [key.action for key in KEYS if key.action != "quit"]
         return not ours or len(self.screen_stack) == 1
 

@@ -1,12 +1,13 @@
 """The lines and rows of text that ``rota top`` shows, from answers of the API and its events."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from rota.cli.present import closed_text, is_final, places, progress_text
+from rota.cli.present import absence_text, closed_text, is_final, places, progress_text
 from rota.cli.text import clock
 from rota.client.events import Connected, Disconnected, Logged, Progress, Resync, Told
 from rota.report.text import duration, printable
@@ -84,6 +85,7 @@ class Snapshot(NamedTuple):
     gauges: Mapping[str, Any]
     turns: Sequence[Mapping[str, Any]]
     seq: int  # of the last event that it has in it
+    may: frozenset[str] = frozenset()  # the actions that the caller's role allows
 
 
 class Board:
@@ -100,6 +102,10 @@ class Board:
         """Show what was read just now."""
         self._snapshot = snapshot
         self.jobs = {job["id"]: dict(job) for job in snapshot.jobs}
+
+    def may(self, action: str) -> bool:
+        """True if the caller's role allows an action, by what was read last."""
+        return action in self._snapshot.may
 
     def note(self, told: Told, now_s: float) -> bool:
         """Take in what the stream tells. True if what was read before is out of date."""
@@ -170,10 +176,11 @@ class Board:
         return [Column(name, size + more.get(name, 0)) for name, size in columns]
 
     def listed(self) -> list[dict[str, Any]]:
-        """The jobs that are shown: those with GPUs, those that wait, the last that have ended."""
+        """Jobs with GPUs, those that wait in the policy's order, and the last that have ended."""
         jobs = self.jobs.values()
         held = [job for job in jobs if job["gpus"] and not is_final(job)]
         wait = [job for job in jobs if not job["gpus"] and not is_final(job)]
+        wait.sort(key=lambda job: job["position"] or math.inf)
         ended = sorted((job for job in jobs if is_final(job)), key=lambda job: -job["finish_s"])
         return [*[*held, *wait][:MOST_JOBS], *ended[:MOST_ENDED]]
 
@@ -218,7 +225,7 @@ def _node_line(node: Mapping[str, Any], name_width: int) -> str:
     if not node["alive"]:
         return f"{told[0]}  lost"
     if not node.get("connected", True):
-        told.append("away")
+        told.append(absence_text(node))
     if (closed := closed_text(node)) is not None:
         told.append(closed)
     fillers = node.get("fillers", ())

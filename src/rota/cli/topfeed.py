@@ -5,10 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from rota.cli.topboard import MOST_TURNS, Board, Snapshot
 from rota.client.client import Client
+from rota.client.events import Logged
+from rota.client.joblist import JobList
+from rota.client.joblist import read as read_jobs
 from rota.errors import RotaError
 
 LEAST_PAUSE_S = 0.25  # between two readings of everything
@@ -24,6 +28,8 @@ class Feed:
     def __init__(self, client: Client, board: Board, changed: Callable[[], None]) -> None:
         self._client, self._board, self._changed = client, board, changed
         self._is_stale = asyncio.Event()
+        self._list = JobList()
+        self._seq = 0  # of the last event that was told
 
     async def run(self, first: Snapshot) -> None:
         """Follow until cancelled, from what ``first`` has on. Raises RotaError for good."""
@@ -33,6 +39,9 @@ class Feed:
         try:
             after = max(0, first.seq - EARLIER)
             async for told in self._client.events(after=after, patience_s=None):
+                self._list.note(told)
+                if isinstance(told, Logged):
+                    self._seq = told.seq
                 if self._board.note(told, self._client.now_s()):
                     self._is_stale.set()
                 self._changed()
@@ -40,15 +49,22 @@ class Feed:
             reading.cancel()
 
     async def _read_again(self) -> None:
-        """Read everything after each change, and at most a fifth of the time."""
+        """Read after each change what it may have changed, and at most a fifth of the time."""
         while True:
             await self._is_stale.wait()
             self._is_stale.clear()
             began_s = time.monotonic()
+            self._list.age(self._client.now_s())
+            due, seq = self._list.take(), self._seq
             try:
-                self._board.take(await apart(lambda: read(self._client)))
+                found = await apart(partial(read_jobs, self._client, due))
+                self._list.put(due, found, self._client.now_s())
+                self._list.place(await apart(self._client.queue))
+                jobs = list(self._list.jobs.values())
+                self._board.take(await apart(partial(_snapshot, self._client, jobs, seq)))
                 self._changed()
             except RotaError:  # the stream tells of an outage, and of its end
+                self._list.put(due, None, self._client.now_s())
                 self._is_stale.set()
             await asyncio.sleep(max(LEAST_PAUSE_S, PAUSES * (time.monotonic() - began_s)))
 
@@ -56,9 +72,19 @@ class Feed:
 def read(client: Client) -> Snapshot:
     """Everything that is shown, as it is now. Raises RotaError."""
     jobs = client.jobs()
-    seq = int((client.cursor or "0").rpartition("-")[2])
+    return _snapshot(client, jobs, int((client.cursor or "0").rpartition("-")[2]))
+
+
+def _snapshot(client: Client, jobs: list[dict[str, Any]], seq: int) -> Snapshot:
+    """Nodes, policies, gauges and turns, beside jobs that were read after event ``seq``."""
     return Snapshot(
-        jobs, client.nodes(), client.policies(), client.gauges(), _turns(client, jobs), seq
+        jobs,
+        client.nodes(),
+        client.policies(),
+        client.gauges(),
+        _turns(client, jobs),
+        seq,
+        client.may(),
     )
 
 

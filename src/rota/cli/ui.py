@@ -83,6 +83,6 @@ def _tell(link: str, opens: bool, *, runs: bool = False) -> None:
     click.echo(f"the dashboard: {link}", err=True)
     click.echo("The link is good once, and for five minutes; rota ui prints another.", err=True)
     if runs:
-        click.echo("Ctrl-C ends the dashboard; the cluster goes on.", err=True)
+        click.echo("Ctrl-C ends the dashboard.", err=True)
     if opens:
         webbrowser.open(link)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import math
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,12 +22,15 @@ from rota.cli.ui import require_toolkit
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 from rota.report.text import printable
+from rota.request.values import seconds_of
 
 if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
     from rota.live.provider.local import LocalNode, LocalProvider
 
+PR_SET_PDEATHSIG = 1
 SETTLE_S = 5.0
+LEAST_LEASE_S = 5.0  # agents are heard every second
 MOST_NODES = 64
 MOST_NAMED = 5  # processes that live on
 
@@ -98,6 +105,26 @@ MOST_NAMED = 5  # processes that live on
     help="The API's port on 127.0.0.1; a free one by default.",
 )
 @click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Also serve other machines there, over TLS; they join with rota agent. HOST is what they "
+    "call this one.",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    help="A certificate for HOST, with those that it was issued by after it; by default one of the "
+    "cluster's own CA.",
+)
+@click.option("--tls-key", metavar="FILE", help="The key of --tls-cert.")
+@click.option(
+    "--lease",
+    metavar="TIME",
+    help="When jobs of a machine that has joined may start elsewhere, if it is not heard; by then "
+    "its own processes have stopped. none: never. 60s by default; it stays as it is while machines "
+    "are members.",
+)
+@click.option(
     "--home",
     type=click.Path(file_okay=False),
     metavar="DIR",
@@ -115,13 +142,18 @@ def up(
     cpus: str | None,
     log_format: str,
     port: int,
+    listen: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    lease: str | None,
     home: str | None,
     shows: bool,
 ) -> int | None:
     """Start a cluster on this machine: controller, API and an agent for each node.
 
     It runs until Ctrl-C. Where there is no NVIDIA GPU, each CPU core is a device slot. The API
-    listens on 127.0.0.1 only; every other command finds it, and its token, in the state folder.
+    listens on 127.0.0.1, and with --listen for other machines as well; every other command finds
+    it, and its token, in the state folder.
     Jobs that run when it ends go on, and the next `rota up` takes them over, with their nodes as
     these were; `rota down` ends them.
     """
@@ -130,7 +162,7 @@ def up(
     gc.disable()
     try:
         from rota.policy.registry import create, remark
-        from rota.server.up import run_cluster
+        from rota.server.up import Listen, run_cluster
     finally:
         gc.freeze()
         gc.enable()
@@ -143,10 +175,14 @@ def up(
         click.echo(said, err=True)
     if shows:
         require_toolkit()
+    if listen is None and (tls_cert or tls_key):
+        raise InputError("--tls-cert: it is for other machines; give --listen HOST:PORT as well")
     with ExitStack() as beside:
 
         def greet(url: str, controller: Controller, provider: LocalProvider) -> None:
             _greet(folder, url, controller, provider)
+            if listen is not None:
+                click.echo(f"other machines join at https://{listen}: rota node invite", err=True)
             if shows:
                 beside.enter_context(_dashboard(folder))
 
@@ -165,6 +201,8 @@ def up(
             log_format=log_format,
             port=port,
             on_listen=greet,
+            listen=None if listen is None else Listen(listen, tls_cert, tls_key),
+            lease_s=None if lease is None else _lease_s(lease),
         )
     if controller.journal.failed:
         why = f": {controller.journal.failure}" if controller.journal.failure else ""
@@ -189,18 +227,34 @@ def up(
 
 @contextmanager
 def _dashboard(folder: Folder) -> Iterator[None]:
-    """The dashboard of this cluster beside it: a process of its own, ended with the controller."""
+    """The dashboard of this cluster beside it: a process of its own, ended with the controller.
+
+    If this process is killed, the kernel kills the dashboard: one that is started anew finds
+    neither its lock nor its port taken.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "ROTA_SERVER"}
     process = subprocess.Popen(
         [sys.executable, "-m", "rota.cli.main", "ui"],
         stdin=subprocess.DEVNULL,
         env=environment | {"ROTA_HOME": str(folder.path)},
+        preexec_fn=partial(ctypes.CDLL(None).prctl, PR_SET_PDEATHSIG, signal.SIGKILL),
     )
     try:
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def _lease_s(text: str) -> float:
+    """How long a lease lasts; infinity for ever."""
+    if text == "none":
+        return math.inf
+    lasts_s = seconds_of("--lease", text)
+    if lasts_s < LEAST_LEASE_S:
+        least = f"{LEAST_LEASE_S:g}s"
+        raise InputError(f"--lease: {text!r} is less than {least}; write {least} or more, or none")
+    return lasts_s
 
 
 def _log_limit_bytes(text: str | None) -> int | None:

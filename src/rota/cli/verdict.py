@@ -22,7 +22,7 @@ def why_text(verdict: Mapping[str, Any], width: float | None = None) -> str:
         lines += ["", *blocker_lines(verdict["blockers"], width), ""]
     turns = verdict.get("turns")
     waits = turns is None or turns["position"] is None
-    place = f"{verdict['position']} by arrival among jobs without GPUs"
+    place = f"{verdict['position']} in the policy's order among jobs without GPUs"
     cpus = verdict.get("cpus")
     data = data_text(verdict.get("data_wait"), above=NOTABLE)
     facts = [
@@ -62,7 +62,10 @@ def blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[s
     """The blockers of a verdict: a table, or where that is too wide, a paragraph for each."""
     header = ("RULE", "NEED", "HAVE", "HELD BY JOBS")
     rows = [
-        [*(printable(b[key]) for key in ("rule", "need", "have")), few(b["held_by"], " ") or "-"]
+        [
+            *(printable(b[key]) for key in ("rule", "need", "have")),
+            few(b["held_by"], " ", b.get("held_by_more", 0)) or "-",
+        ]
         for b in blockers
     ]
     if wide(header, rows) <= width:
@@ -113,7 +116,7 @@ def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     if not verdict["blockers"]:
         return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"
     turns = verdict["turns"]
-    place = f", number {verdict['position']} by arrival" if verdict["position"] else ""
+    place = f", number {verdict['position']} in the policy's order" if verdict["position"] else ""
     if turns is not None and turns["position"]:
         place = f", number {turns['position']} of {len(turns['waiting'])} for a turn"
         place += f" on {', '.join(turns['nodes'])}"

@@ -4,16 +4,21 @@ import base64
 import os
 import re
 import secrets
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from urllib.parse import quote
 
+from anyio import move_on_after, sleep, to_thread
+
+from rota.client.changes import Changes, concerns
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
 from rota.client.events import Events
-from rota.client.log_stream import follow_output
+from rota.client.log_stream import Following
 from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
 from rota.errors import NotFoundError, ServerError, UnreachableError
 from rota.folder import Folder
@@ -22,10 +27,15 @@ from rota.model.sweep import Value
 from rota.request.jobfile import JobRequest, with_inherited
 from rota.request.notify import HOOK_NAME, SECRET_PREFIX
 from rota.request.sweepfile import SweepRequest
-from rota.request.values import JOB
+from rota.request.values import JOB, refuse
+
+if TYPE_CHECKING:
+    from rota.client.snapshot import Snapshot
 
 END_TIMEOUT_S = 90.0
+UPLOAD_TIMEOUT_S = 120.0  # without a word from a controller that takes a snapshot
 TEST_TIMEOUT_S = 90.0  # a command has a minute
+DRIVER_S = 5.0  # between two looks at whether a search's driver is well, which no event tells
 MOST_NAMED = 5  # jobs that a cluster waits for
 
 # What may be asked for by name: its noun, the names that it can have, and the way to one.
@@ -106,14 +116,15 @@ class Client:
     ) -> dict[str, Any]:
         """Submit a job. The same key again gives the same job; by default each call has its own.
 
-        A mapping holds the fields of a job file, with an absolute workdir.
+        A mapping holds the fields of a job file, with an absolute workdir. With ``snapshot: true``
+        that is packed here; raises InputError if it can't be.
         """
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return self._call("POST", "/jobs", json_body=_fields(job), headers=headers)
+        return self._call("POST", "/jobs", json_body=self._sent(job), headers=headers)
 
     def check(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
         """Check a job as submit does, without submitting it. Raises what submit would raise."""
-        return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
+        return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_checked(job))
 
     def plan(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
         """Preview a job's start: where, when, and which jobs it would displace; submits nothing.
@@ -121,7 +132,7 @@ class Client:
         It is one decision on a copy of the cluster's state. ``start`` is ``now``, ``after`` (others
         have given their GPUs up), ``waits`` or ``never``. Raises what submit would raise.
         """
-        return self._call("POST", "/plans", json_body=_fields(job))
+        return self._call("POST", "/plans", json_body=_checked(job))
 
     def jobs(
         self, *, states: Sequence[str] | None = None, everything: bool = False, **chosen: Any
@@ -143,6 +154,7 @@ class Client:
         tag: str | None = None,
         name: str | None = None,
         sweep: str | None = None,
+        ids: Sequence[str] | None = None,
         limit: int | None = 200,
         cursor: str | None = None,
         newest_first: bool = False,
@@ -151,7 +163,8 @@ class Client:
         """At most ``limit`` jobs of a list, and the cursor of the next page.
 
         The jobs are those of a queue, user, tag, name or search, where one is given, in the order
-        of their submission; ``newest_first`` turns it round. With ``fields`` they have these alone.
+        of their submission; ``newest_first`` turns it round. With ``ids``, up to 500, they are
+        those of these that there are. With ``fields`` they have these alone.
         """
         asked = {"queue": queue, "user": user, "tag": tag, "name": name, "sweep": sweep}
         flags = {"all": everything, "newest": newest_first}
@@ -162,6 +175,7 @@ class Client:
                 **asked,
                 **{flag: "true" if value else None for flag, value in flags.items()},
                 "state": ",".join(states) if states else None,
+                "id": None if ids is None else ",".join(ids),
                 "limit": limit,
                 "cursor": cursor,
                 "fields": None if fields is None else ",".join(fields),
@@ -208,15 +222,34 @@ class Client:
 
     def wait(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
         """The job once it has ended. Raises TimeoutError if it has not after ``timeout_s``."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job_id = self.job(job_id)["id"]  # @last means the same job to the end
-        while True:
-            job = self._call("GET", _path("jobs", job_id), patience_s=FOLLOW_PATIENCE_S)
-            if JobState[job["state"]].is_final:
-                return job
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
-            time.sleep(POLL_S)
+        until_s = _until_s(timeout_s)
+        job = self.job(job_id)
+        if JobState[job["state"]].is_final:
+            return job
+        job_id = job["id"]  # @last means the same job to the end
+        with Changes(self.events(), partial(concerns, job_id)) as changes:
+            while changes.wait(_left_s(until_s)):
+                job = self._job(job_id)
+                if JobState[job["state"]].is_final:
+                    return job
+        raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
+
+    async def wait_async(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """What :meth:`wait` returns, for one task of many; calls are made in threads."""
+        job = await to_thread.run_sync(self.job, job_id)
+        job_id = job["id"]
+        if JobState[job["state"]].is_final:
+            return job
+        with move_on_after(timeout_s):
+            async for told in self.events():
+                if concerns(job_id, told):
+                    job = await to_thread.run_sync(self._job, job_id)
+                    if JobState[job["state"]].is_final:
+                        return job
+        raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
+
+    def _job(self, job_id: str) -> dict[str, Any]:
+        return self._call("GET", _path("jobs", job_id), patience_s=FOLLOW_PATIENCE_S)
 
     def events(
         self, after: int | str | None = None, *, patience_s: float | None = FOLLOW_PATIENCE_S
@@ -285,14 +318,38 @@ class Client:
         job_id = self.job(job_id)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
         if follow:
-            params = which | {"tail": tail, "since_s": since_s}
-            path = _path("jobs", job_id, "logs/stream")
-            yield from (piece.text for piece in follow_output(self._connection, path, params))
+            for piece in self.follow(job_id, **which, tail=tail, since_s=since_s):
+                if isinstance(piece, LogPiece):
+                    yield piece.text
             return
         reader = OutputReader(self, job_id, **which, tail=tail, since_s=since_s)
         while not reader.done:
             if text := reader.read().text:
                 yield text
+
+    def follow(
+        self,
+        job_id: str,
+        *,
+        rank: int | Literal["all"] | None = None,
+        process: int | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        since_s: float | None = None,
+        times: bool = False,
+        system: bool = False,
+        place: str = "",
+    ) -> Following:
+        """Pieces of an output as they are printed: for ``for``, and for ``async for``.
+
+        They are those of :meth:`logs` with ``follow``; rank ``all``: of all ranks, each piece with
+        its rank. With ``system`` lines of the job's story are among them, and with ``times`` pieces
+        have those of their lines. ``place`` is the id of an event of an earlier stream.
+        """
+        params: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        params |= {"tail": tail, "since_s": since_s}
+        params |= {"times": "true" if times else None, "system": "true" if system else None}
+        return Following(self._connection, _path("jobs", job_id, "logs/stream"), params, place)
 
     def log_lines(
         self,
@@ -310,7 +367,8 @@ class Client:
 
         With ``system`` the job's story is among them. They come in the order of their times, which
         are right to about a second; lines of a job that an older Rota has run have none, and come
-        rank by rank. With ``follow`` it goes on as :meth:`logs` does, with lines as they come.
+        rank by rank. With ``follow`` it goes on as :meth:`logs` does, with lines as they come over
+        one connection.
         """
         job_id = self.job(job_id)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
@@ -342,11 +400,11 @@ class Client:
         answer's ``name`` has a number at its end if the name was taken.
         """
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return self._call("POST", "/sweeps", json_body=_fields(sweep), headers=headers)
+        return self._call("POST", "/sweeps", json_body=self._sent(sweep), headers=headers)
 
     def check_sweep(self, sweep: SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
         """Check a search as submit_sweep does, without submitting it; raises the same errors."""
-        return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_fields(sweep))
+        return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_checked(sweep))
 
     def sweeps(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Open searches and those that ended within the hour, oldest first; or all.
@@ -411,16 +469,21 @@ class Client:
 
         Raises TimeoutError if it has not ended after ``timeout_s``.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        until_s = _until_s(timeout_s)
         told = self.sweep(name, brief=True)
         yield told
+        if told["state"] == "ENDED":
+            return
         name = told["name"]  # @last means the same sweep to the end
-        while told["state"] != "ENDED":
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
-            time.sleep(POLL_S)
-            told = self._sweep(name, FOLLOW_PATIENCE_S, brief=True)
-            yield told
+        with Changes(self.events(), partial(concerns, None)) as changes:
+            while time.monotonic() < until_s:
+                changes.wait(min(DRIVER_S, _left_s(until_s)))
+                told = self._sweep(name, FOLLOW_PATIENCE_S, brief=True)
+                yield told
+                if told["state"] == "ENDED":
+                    return
+                time.sleep(min(POLL_S, _left_s(until_s)))  # its trials have many events
+        raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
 
     def wait_sweep(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
         """The search with all its trials once it has ended.
@@ -431,6 +494,24 @@ class Client:
             name = told["name"]
         return self._sweep(name, FOLLOW_PATIENCE_S)
 
+    async def wait_sweep_async(
+        self, name: str, *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """What :meth:`wait_sweep` returns, for one task of many; calls are made in threads."""
+        told = await to_thread.run_sync(partial(self.sweep, name, brief=True))
+        name = told["name"]
+        look = partial(self._sweep, name, FOLLOW_PATIENCE_S)
+        if told["state"] == "ENDED":
+            return await to_thread.run_sync(look)
+        with move_on_after(timeout_s):
+            async for each in self.events():
+                if concerns(None, each):
+                    told = await to_thread.run_sync(partial(look, brief=True))
+                    if told["state"] == "ENDED":
+                        return await to_thread.run_sync(look)
+                    await sleep(POLL_S)
+        raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
+
     def _sweep(
         self, name: str, patience_s: float, brief: bool = False, since: str | None = None
     ) -> dict[str, Any]:
@@ -438,6 +519,11 @@ class Client:
         return self._call("GET", _path("sweeps", name), params=params, patience_s=patience_s)
 
     # -- the cluster ---------------------------------------------------------------------------
+
+    def queue(self) -> list[str]:
+        """The ids of jobs that wait for GPUs, in the order in which the policy would start them."""
+        found: list[str] = self._call("GET", "/queue")["jobs"]
+        return found
 
     def nodes(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Nodes that exist, were lost within the hour, or that a job waits for; or all."""
@@ -459,6 +545,18 @@ class Client:
         it is stopped, and starts anew.
         """
         return self._call("POST", _path("nodes", node, "drain"), json_body={"within_s": within_s})
+
+    def invite(self) -> dict[str, Any]:
+        """Invite a machine to join: ``token``, ``until_s``, ``url``, the CA's ``certificate``."""
+        return self._call("POST", "/invitations")
+
+    def remove_node(self, node: str, *, force: bool = False) -> dict[str, Any]:
+        """Revoke the token of a machine that has joined. Returns the node, as it was last.
+
+        Raises TransitionError if it has jobs, unless by ``force``: they start anew elsewhere, and
+        the node is gone, in ``removed_in_s`` seconds, when the lease of the machine is over.
+        """
+        return self._call("POST", _path("nodes", node, "remove"), params={"force": force})
 
     def enable(self, node: str) -> dict[str, Any]:
         """Let a cordoned or drained node take jobs again. Returns the node, and ``changed``."""
@@ -525,6 +623,10 @@ class Client:
         """Free and stranded GPUs, shares of queues and users, and how past ETAs came true."""
         return self._call("GET", "/gauges")
 
+    def may(self) -> frozenset[str]:
+        """The actions that the caller's role allows: those of :mod:`rota.server.roles`."""
+        return frozenset(self._call("GET", "/may")["may"])
+
     def report(self, *, last_s: float | None = None) -> dict[str, Any]:
         """Figures of the jobs that ran or ended in the last ``last_s`` seconds; or of all."""
         return self._call("GET", "/report", params={"last_s": last_s})
@@ -559,11 +661,33 @@ class Client:
             "`rota down --now` kills what is left of it"
         )
 
+    def _sent(self, asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request whose snapshot, if it wants one, the controller has."""
+        fields = _fields(asked)
+        if fields.get("snapshot") is not True:
+            return fields
+        snapshot = _packed(fields)
+        path = f"/snapshots/{snapshot.digest}"
+        try:
+            self._call("GET", path)
+        except NotFoundError:
+            self._call("PUT", path, body=snapshot.archive, timeout_s=UPLOAD_TIMEOUT_S)
+        return fields | {"snapshot": snapshot.digest}
+
     def _list(
         self, what: str, everything: bool = False, **params: str | None
     ) -> list[dict[str, Any]]:
         params["all"] = "true" if everything else None
         return list(self._call("GET", f"/{what}", params=params)[what])
+
+
+def _until_s(timeout_s: float | None) -> float:
+    """The time of the monotonic clock at which a wait is given up."""
+    return time.monotonic() + (threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
+
+
+def _left_s(until_s: float) -> float:
+    return min(threading.TIMEOUT_MAX, max(0.0, until_s - time.monotonic()))
 
 
 def new_secret() -> str:
@@ -585,6 +709,23 @@ def _fields(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, A
     if isinstance(asked, Mapping):
         return dict(with_inherited(asked, os.environ))
     return asked.to_fields()
+
+
+def _checked(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that is only looked at: a snapshot stays here."""
+    fields = _fields(asked)
+    if fields.get("snapshot") is not True:
+        return fields
+    return fields | {"snapshot": _packed(fields).digest}
+
+
+def _packed(fields: Mapping[str, Any]) -> "Snapshot":
+    from rota.client.snapshot import pack  # here: few jobs have one
+
+    workdir = fields.get("workdir")
+    if not isinstance(workdir, str) or not os.path.isabs(workdir):
+        refuse("workdir", workdir, "give an absolute path, of which a snapshot is made")
+    return pack(workdir)
 
 
 def _path(kind: str, name: str, action: str = "") -> str:

@@ -4,8 +4,10 @@ import contextlib
 import getpass
 import json
 import os
+import ssl
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -43,16 +45,29 @@ class Connection:
         self._fixed_url = url or os.environ.get("ROTA_SERVER")
         self._fixed_token = token or os.environ.get("ROTA_TOKEN")
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
-        # A proxy for the outside world has no business between us and this machine.
-        self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
         self.user = _own_name()
         self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
         self.cursor: str | None = None  # the place in the event log that the last answer is of
 
+    @cached_property
+    def trust(self) -> ssl.SSLContext | bool:
+        """What certificates are checked by: the CA of ``$ROTA_CA``, else those of httpx."""
+        if not (ca := os.environ.get("ROTA_CA")):
+            return True
+        from rota.client.trust import trusted_by
+
+        return trusted_by(ca, self._fixed_url)
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        # A proxy for the outside world has no business between us and this machine.
+        return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.trust)
+
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        if "_http" in self.__dict__:
+            self._http.close()
 
     def call(
         self,
@@ -61,6 +76,7 @@ class Connection:
         *,
         params: Mapping[str, Any] | None = None,
         json_body: Any = None,
+        body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -72,7 +88,9 @@ class Connection:
         """
         deadline = time.monotonic() + patience_s
         pause_s = 0.05
-        content = None if json_body is None else _encoded(json_body)
+        content, kind = body, "application/octet-stream"
+        if body is None:
+            content, kind = None if json_body is None else _encoded(json_body), "application/json"
         given = {name: value for name, value in (params or {}).items() if value is not None}
         while True:
             try:
@@ -83,9 +101,7 @@ class Connection:
                     params=given,
                     content=content,
                     timeout=timeout_s,
-                    headers=self.headers()
-                    | {"Content-Type": "application/json"}
-                    | dict(headers or {}),
+                    headers=self.headers() | {"Content-Type": kind} | dict(headers or {}),
                 )
                 self.met = True
                 self._note_time(response)

@@ -1,12 +1,11 @@
 """Outputs of a job's processes, followed piece by piece or line by line."""
 
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol
 
-from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S
+from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S
 from rota.errors import NotFoundError
 
 
@@ -30,6 +29,13 @@ class LogPiece(NamedTuple):
     next_process: int | None
     size: int
     times: list[tuple[int, float]] | None
+
+
+class StoryLine(NamedTuple):
+    """A line of a job's story: what Rota did to the job, and when."""
+
+    at_s: float
+    text: str
 
 
 class LogLine(NamedTuple):
@@ -72,11 +78,27 @@ class Source(Protocol):
         """Output of a process from ``offset`` on, or its last ``tail`` lines; maybe not all."""
         ...
 
+    def follow(
+        self,
+        job_id: str,
+        *,
+        rank: int | Literal["all"] | None = None,
+        process: int | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        since_s: float | None = None,
+        times: bool = False,
+        system: bool = False,
+        place: str = "",
+    ) -> Iterable[LogPiece | StoryLine]:
+        """Output as it is printed, after a place: that of each rank, and that in the story."""
+        ...
+
 
 class OutputReader:
     """The output of one rank or process, read a piece at a time.
 
-    ``done`` once nothing more is to be read; ``idle`` if the last piece brought nothing new.
+    It ends where the output ended at the first reading: then it is ``done``.
     """
 
     def __init__(
@@ -90,15 +112,14 @@ class OutputReader:
         tail: int | None = None,
         since_s: float | None = None,
         times: bool = False,
-        follow: bool = False,
     ) -> None:
         self._client, self._job_id = client, job_id
-        self._rank, self._process, self._attempt = rank, process, attempt
-        self._tail, self._since_s, self._times, self._follow = tail, since_s, times, follow
+        self._rank, self._process = rank, process
+        self._tail, self._since_s, self._times = tail, since_s, times
         self._number, self._offset, self._current = attempt, 0, process
         self._begins = True  # nothing of the present output has been read
         self._end: int | None = None  # of the present output
-        self.done = self.idle = False
+        self.done = False
 
     def read(self) -> LogPiece:
         """The next piece; its text is empty if there is none by now."""
@@ -111,7 +132,6 @@ class OutputReader:
             tail=self._tail,
             since_s=self._since_s if self._begins else None,
             times=self._times,
-            patience_s=FOLLOW_PATIENCE_S if self._follow else PATIENCE_S,
         )
         progressed = piece.next_offset != self._offset
         self._offset, self._tail, self._begins = piece.next_offset, None, not piece.attempt
@@ -120,54 +140,34 @@ class OutputReader:
             self._number = piece.attempt
         if piece.attempt:
             self._current = piece.process
-        self.idle = False
         if piece.complete and self._process is None and piece.next_process is not None:
             self._begin(piece.next_process)
-        elif piece.complete:
-            follows = self._follow and self._attempt is None
-            latest = self._client.job(self._job_id)["attempt"] if follows else 0
-            if self._number is None or latest <= self._number:
-                self.done = True
-            else:
-                self._number += 1
-                self._begin(self._process)
-        elif not self._follow and (self._offset >= self._end or not progressed):
-            self.done = True
         else:
-            self.idle = not progressed
+            self.done = piece.complete or self._offset >= self._end or not progressed
         return piece
+
+    @property
+    def place(self) -> str:
+        """Where a stream goes on after what was read; see :meth:`Source.follow`."""
+        return f"{self._number or 0}.{self._current or 0}.{self._offset}"
 
     def _begin(self, process: int | None) -> None:
         self._current, self._offset, self._end, self._begins = process, 0, None, True
 
 
 class _Lines:
-    """Lines of one rank or process; those that have been read are ``ready``.
+    """Whole lines of one rank or process; those whose end has come are ``ready``.
 
     They are told to be of ``rank``, or of the rank that their process has if that is None.
     """
 
-    def __init__(self, reader: OutputReader, rank: int | None) -> None:
-        self._reader, self._rank = reader, rank
-        self._has_read = False
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
         self._begun: LogLine | None = None  # a line whose end has not come
         self.ready: deque[LogLine] = deque()
 
-    @property
-    def done(self) -> bool:
-        """True once nothing more is to be read."""
-        return self._reader.done
-
-    def read(self) -> bool:
-        """Read a piece; False if there is none by now. Raises NotFoundError for the first one."""
-        try:
-            piece = self._reader.read()
-        except NotFoundError:
-            if not self._has_read:
-                raise
-            self._reader.done = True  # a later attempt does not have the rank
-            return False
-        self._has_read = True
+    def take(self, piece: LogPiece) -> None:
+        """Take the next piece of the output."""
         rank = piece.rank if self._rank is None else self._rank
         times = (repeat(at_s, lines) for lines, at_s in piece.times or ())
         each = chain(chain.from_iterable(times), repeat(None))
@@ -177,32 +177,24 @@ class _Lines:
         if rest:
             begun = self._begun or LogLine(next(each), rank, "")
             self._begun = begun._replace(text=begun.text + rest)
-        if self._begun is not None and (piece.complete or self.done):
-            self._end("", None, rank)
-        return not self._reader.idle
+        if piece.complete:
+            self.end()
+
+    def end(self) -> None:
+        """Have the line that has begun be ready as it is."""
+        if self._begun is not None:
+            self._end("", None, self._begun.rank)
 
     def _end(self, text: str, at_s: float | None, rank: int | None) -> None:
         begun, self._begun = self._begun or LogLine(at_s, rank, ""), None
         self.ready.append(begun._replace(text=begun.text + text))
 
 
-class _Story:
-    """A job's story since a time, as lines; ``is_last``: the next reading is the last."""
+class _Output(NamedTuple):
+    """The output printed by now, and its lines."""
 
-    def __init__(self, client: Source, job_id: str, since_s: float, *, is_last: bool) -> None:
-        self._client, self._job_id, self._since_s = client, job_id, since_s
-        self._num_told = 0
-        self.is_last, self.done = is_last, False
-        self.ready: deque[LogLine] = deque()
-
-    def read(self) -> bool:
-        """Read what has happened; False if nothing has."""
-        events = self._client.story(self._job_id)
-        new = events[self._num_told :]
-        self._num_told, self.done = len(events), self.is_last
-        told = [LogLine(event["at_s"], None, event["line"], True) for event in new]
-        self.ready += [line for line in told if (line.at_s or 0.0) >= self._since_s]
-        return bool(new)
+    reader: OutputReader
+    lines: _Lines
 
 
 def lines_of(
@@ -219,47 +211,55 @@ def lines_of(
 ) -> Iterator[LogLine]:
     """Lines of a rank, a process or all ranks, in order of their times; see ``Client.log_lines``.
 
-    Lines without times come rank by rank: what each has printed by now, then what comes.
+    Lines without times come rank by rank. First comes what each has printed by now; what is
+    printed afterwards comes over one connection, as it is printed.
     """
-    which: dict[str, Any] = {"attempt": attempt, "tail": tail, "since_s": since_s}
-    which |= {"times": True, "follow": follow}
+    which: dict[str, Any] = {"attempt": attempt, "tail": tail, "since_s": since_s, "times": True}
+    outputs: list[_Output] = []
     most = client.job(job_id)["max_gpus"] if rank == "all" else 1
-    story = _Story(client, job_id, since_s or 0.0, is_last=not follow) if system else None
-    outputs: list[_Lines] = []
-    while True:
-        if follow or not outputs:  # an elastic job may get more ranks
-            while len(outputs) < most and _is_rank(client, job_id, len(outputs), attempt):
-                wanted = len(outputs) if isinstance(rank, str) else rank
-                reader = OutputReader(client, job_id, rank=wanted, process=process, **which)
-                outputs.append(_Lines(reader, wanted))
-        yield from _ready(outputs, story)
-        if not all(output.done for output in outputs):
-            time.sleep(POLL_S)
-        elif story is None or story.done:
-            return
-        else:
-            story.is_last = True
+    while len(outputs) < most and _is_rank(client, job_id, len(outputs), attempt):
+        wanted = len(outputs) if isinstance(rank, str) else rank
+        reader = OutputReader(client, job_id, rank=wanted, process=process, **which)
+        outputs.append(_Output(reader, _Lines(wanted)))
+    told = client.story(job_id) if system else []
+    story = deque(LogLine(each["at_s"], None, each["line"], True) for each in told)
+    while story and (story[0].at_s or 0.0) < (since_s or 0.0):
+        story.popleft()
+    yield from _by_time(outputs, story, are_whole=not follow)
+    if not follow:
+        return
+    place = ",".join([*(each.reader.place for each in outputs), *[f"s{len(told)}"] * system])
+    which |= {"rank": rank, "process": process, "system": system}
+    by_rank = {number: output.lines for number, output in enumerate(outputs)}
+    for printed in client.follow(job_id, **which, place=place):
+        if isinstance(printed, StoryLine):
+            yield LogLine(printed.at_s, None, printed.text, True)
+            continue
+        number = (printed.rank or 0) if rank == "all" else 0
+        lines = by_rank.setdefault(number, _Lines(number))
+        lines.take(printed)
+        while lines.ready:
+            yield lines.ready.popleft()
+    for lines in by_rank.values():
+        lines.end()
+        yield from lines.ready
 
 
-def _ready(outputs: list[_Lines], story: _Story | None) -> Iterator[LogLine]:
-    """Lines that are there by now, oldest first."""
-    sources: list[_Lines | _Story] = [*([story] if story is not None else []), *outputs]
-    idle: set[_Lines | _Story] = set()  # have no more by now
+def _by_time(
+    outputs: list[_Output], story: deque[LogLine], *, are_whole: bool
+) -> Iterator[LogLine]:
+    """Lines that are there by now, oldest first; ``are_whole``: no last line goes on."""
+    sources = [story, *(output.lines.ready for output in outputs)]
     while True:
-        for source in sources:
-            while not (source.ready or source.done or source in idle):
-                if source.read():
-                    idle.clear()  # there is more of others, too, perhaps
-                else:
-                    idle.add(source)
-        first = min(
-            (source for source in sources if source.ready),
-            key=lambda source: source.ready[0].at_s or 0.0,
-            default=None,
-        )
-        if first is None:
+        for output in outputs:
+            while not (output.lines.ready or output.reader.done):
+                output.lines.take(output.reader.read())
+                if are_whole and output.reader.done:
+                    output.lines.end()
+        full = [source for source in sources if source]
+        if not full:
             return
-        yield first.ready.popleft()
+        yield min(full, key=lambda source: source[0].at_s or 0.0).popleft()
 
 
 def _is_rank(client: Source, job_id: str, rank: int, attempt: int | None) -> bool:

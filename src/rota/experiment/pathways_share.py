@@ -27,7 +27,8 @@ PROGRAMS = 4
 WINDOW = 100
 FOR_S = 4.0  # that a set-up lasts
 CHAIN = 32  # operations of a call, of which each program keeps several outstanding,
-AHEAD_S, MOST_CALLS = 0.3, 28  # for so long, but no more: it must never be without work by mishap
+AHEAD_S = 0.1  # for so long, if it were alone: it must never be without work by mishap,
+LEAST_CALLS, MOST_CALLS = 2, 28
 MOST_OFF = 1.0  # operations, fixed beforehand,
 LEAST_TOGETHER = 0.97  # and of what one program gets done alone
 LIMIT_S = 120.0
@@ -86,7 +87,7 @@ with flow.connect(folder, devices=[0], weight=weight, memory_bytes=1 << 24) as c
     for line in sys.stdin:
         waits, *spells = map(float, line.split())
         time.sleep(waits)
-        done = 0
+        begun, done = time.monotonic(), 0
         for at, spell in enumerate(spells):
             if at % 2:
                 time.sleep(spell)
@@ -102,7 +103,7 @@ with flow.connect(folder, devices=[0], weight=weight, memory_bytes=1 << 24) as c
             work.note("ABCD"[number])
             done += chain * len(outstanding)
             outstanding[-1].result()
-        print(done, flush=True)
+        print(done, begun, time.monotonic(), flush=True)
 """
 
 
@@ -149,7 +150,7 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
         "PYTHONPATH": str(folder),
         "ORDER": str(order),
         "OPERATION_S": str(operation_s),
-        "OUTSTANDING": str(max(4, min(MOST_CALLS, int(AHEAD_S / CHAIN / operation_s)))),
+        "OUTSTANDING": str(max(LEAST_CALLS, min(MOST_CALLS, int(AHEAD_S / CHAIN / operation_s)))),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -171,7 +172,8 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
             programs.append(started(PROGRAM, place, number, weight, CHAIN))
         for program in programs:
             _line(program)
-        alone = _told(programs[0], 0, FOR_S / 4)
+        print(0, FOR_S / 4, file=programs[0].stdin, flush=True)
+        alone = _rate(programs[:1])
         order.write_text("")
         # From the first: it goes early; it has nothing to do for a while; it is there all the time;
         # it comes late.
@@ -179,9 +181,8 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
         for program, each in zip(programs, spells, strict=True):
             assert program.stdin is not None
             print(*(FOR_S * part for part in each), file=program.stdin, flush=True)
-        done = sum(int(_line(program)) for program in programs)
-        rate, alone_rate = done / FOR_S, alone / (FOR_S / 4)
-        return order.read_text(), rate / alone_rate
+        together = _rate(programs)
+        return order.read_text(), together / alone
     finally:
         for process in (*programs, island):
             assert process.stdin is not None
@@ -233,10 +234,11 @@ def _off(stretch: list[int], has_work: set[int], weights: Sequence[int]) -> floa
     return furthest
 
 
-def _told(program: "subprocess.Popen[str]", *spells: float) -> int:
-    assert program.stdin is not None
-    print(*spells, file=program.stdin, flush=True)
-    return int(_line(program))
+def _rate(programs: "Sequence[subprocess.Popen[str]]") -> float:
+    """Operations a second of all together, until the last is over."""
+    told = [tuple(map(float, _line(program).split())) for program in programs]
+    done, begun, ended = zip(*told, strict=True)
+    return sum(done) / (max(ended) - min(begun))
 
 
 def _line(process: "subprocess.Popen[str]") -> str:

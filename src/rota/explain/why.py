@@ -1,6 +1,7 @@
 """Explains why a job does not run: each blocker, who holds what it needs, what would start it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any
 
 from rota.explain import filling, reservation, trial_wait
@@ -31,6 +32,7 @@ from rota.model.turns import Turns
 
 UNDECIDED = "the policy has yet to decide about it"
 NO_NODE = "no node has joined yet"
+MOST_HOLDERS = 100  # of the jobs whose turn comes earlier
 ADAPTING = "`rota up --policy pollux` does that"
 WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
 
@@ -57,7 +59,8 @@ def explain(
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
     "history": [{"at_s", "reason"}], "cpus", "filling", "burst", "flow"}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
-    sentences, ``held_by`` job ids.
+    sentences, ``held_by`` job ids: of jobs whose turn comes earlier the first ``MOST_HOLDERS``;
+    ``held_by_more`` counts the others, if there are any.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
@@ -83,7 +86,8 @@ def explain(
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
-    blockers = _blockers(state, row, now_s, turn, quota, fills) if waits else []
+    earlier = _wait_before(state, row)
+    blockers = _blockers(state, row, now_s, turn, quota, fills, earlier) if waits else []
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
@@ -105,12 +109,12 @@ def explain(
         "blockers": blockers,
         "would_start_if": would_start_if,
         "awaited": [f"node {node['name']}: {node['why']}" for node in awaited] if blockers else [],
-        "position": _position(state, row),
+        "position": 1 + len(earlier) if row in state.active and _has_nothing(state, row) else None,
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),
         "data_wait": data_wait_of(state, row),
         "resizing": _resizing(state, row, resizes),
-        "warnings": _warnings(state, row, adapts, fills),
+        "warnings": _warnings(state, row, now_s, adapts=adapts, fills=fills),
         "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
         "cpus": cpus_of(state, row),
@@ -151,8 +155,10 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     return why or "its throughput at this size is being measured"
 
 
-def _warnings(state: ClusterState, row: int, adapts: bool, fills: bool) -> list[str]:
-    """Return the policy's present ones, which batches have not gone, and what is of no effect."""
+def _warnings(
+    state: ClusterState, row: int, now_s: float, *, adapts: bool, fills: bool
+) -> list[str]:
+    """The policy's present ones, which batches have not gone, what is of no effect, who is away."""
     refused = [
         f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
         f"not chosen any more: {error}"
@@ -163,7 +169,23 @@ def _warnings(state: ClusterState, row: int, adapts: bool, fills: bool) -> list[
     told = [f"batch has no effect: {_policy_name(state)} chooses none; {ADAPTING}"] if idle else []
     role = filling.warning(state, row, fills=fills)
     told += [] if role is None else [role]
+    told += [] if ends else _away(state, row, now_s)
     return [*told, *state.notes.warnings.get(row, ()), *refused]
+
+
+def _away(state: ClusterState, row: int, now_s: float) -> list[str]:
+    """What becomes of a job on nodes that are not heard."""
+    place = state.held[row] or state.home[row]
+    told = []
+    for index in place.nodes() if place is not None else ():
+        if index not in state.unreachable:
+            continue
+        name, lost_at_s = state.nodes[index].name, state.unreachable[index]
+        then = f"unless it is removed: rota node remove --force {name}"
+        if lost_at_s is not None:
+            then = f"for {max(0.0, lost_at_s - now_s):.0f} s; then it starts anew elsewhere"
+        told.append(f"node {name} is not heard, and the job stays there {then}")
+    return told
 
 
 def _policy_name(state: ClusterState) -> str:
@@ -172,7 +194,13 @@ def _policy_name(state: ClusterState) -> str:
 
 
 def _blockers(
-    state: ClusterState, row: int, now_s: float, turns: Turns | None, quota: int | None, fills: bool
+    state: ClusterState,
+    row: int,
+    now_s: float,
+    turns: Turns | None,
+    quota: int | None,
+    fills: bool,
+    earlier: list[int],
 ) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
@@ -200,16 +228,16 @@ def _blockers(
         found.append(_turn(state, row, now_s))
     if not waits_for:
         found += _gpus_taken(state, row, elsewhere=turns is None)
-    earlier = _wait_before(state, row)
     undecided = _is_undecided(state, row)
     if undecided:
         found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
     elif earlier and turns is None and row in state.active and state.target[row] is None:
         wait = "waits" if len(earlier) == 1 else "wait"
         have = f"{_jobs(len(earlier))} that came earlier and {wait}"
-        found.append(
-            _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
-        )
+        first = state.ids(nsmallest(MOST_HOLDERS, earlier))
+        found.append(_blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, first))
+        if len(earlier) > len(first):
+            found[-1]["held_by_more"] = len(earlier) - len(first)
     if reservation.is_for(state, row) and not undecided:
         found.append(_blocker(Reason.WAIT_RESERVATION, *reservation.standing(state, now_s)))
     told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
@@ -297,16 +325,16 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
         largest = largest_node(state)
         offered = max((node.num_gpus for node in state.offered if node.alive), default=0)
         if state.one_node_gangs and offered < wanted <= largest:
-            have = f"{offered} on the largest node that takes jobs; {_closed_nodes(state)}"
-            return [_blocker(Reason.NODE_CLOSED, gpus_text(wanted), have)]
+            have = f"{offered} on the largest node that takes jobs; {_shut_nodes(state)}"
+            return [_blocker(_shut_rule(state), gpus_text(wanted), have)]
         if state.one_node_gangs and wanted > largest:
             have = f"{largest} on the largest node, and a gang is on one node"
             return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
         return []
     have = f"{state.total_gpus} in the cluster"
-    if state.closed and fits_once_open(state, wanted):
-        need = gpus_text(wanted)
-        return [_blocker(Reason.NODE_CLOSED, need, f"{have}; {_closed_nodes(state)}")]
+    if state.shut and fits_once_open(state, wanted):
+        have = f"{have}; {_shut_nodes(state)}"
+        return [_blocker(_shut_rule(state), gpus_text(wanted), have)]
     lost = [node for node in state.nodes if not node.alive]
     if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
         have += f"; lost: {', '.join(node.name for node in lost)}"
@@ -314,18 +342,24 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
 
 
-def _closed_nodes(state: ClusterState) -> str:
-    """Closed nodes as text, such as ``cordoned: n1; drained: n2, n3``."""
+def _shut_nodes(state: ClusterState) -> str:
+    """Nodes that take no job as text, such as ``cordoned: n1; drained: n2, n3; away: n4``."""
     names: dict[str, list[str]] = {}
     for index, closing in state.closed.items():
         how = "drained" if closing.drains else "cordoned"
         names.setdefault(how, []).append(state.nodes[index].name)
+    for index in state.unreachable:
+        names.setdefault("away", []).append(state.nodes[index].name)
     return "; ".join(f"{how}: {', '.join(each)}" for how, each in names.items())
 
 
-def _free_on_closed(state: ClusterState) -> int:
+def _shut_rule(state: ClusterState) -> Reason:
+    return Reason.NODE_CLOSED if state.closed else Reason.NODE_UNHEALTHY
+
+
+def _free_on_shut(state: ClusterState) -> int:
     """Number of GPUs that no job holds on nodes that take no job."""
-    return sum(state.idle.masks[index].bit_count() for index in state.closed)
+    return sum(state.idle.masks[index].bit_count() for index in state.shut)
 
 
 def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
@@ -348,11 +382,11 @@ def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[
         need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
         return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
     found = _types_taken(state, row)
-    unused = _free_on_closed(state)
+    unused = _free_on_shut(state)
     free = state.idle.count - unused
     if elsewhere and free < wanted <= free + unused:
-        have = f"{gpus_text(unused)} free that take no job; {_closed_nodes(state)}"
-        found.append(_blocker(Reason.NODE_CLOSED, gpus_text(wanted), have))
+        have = f"{gpus_text(unused)} free that take no job; {_shut_nodes(state)}"
+        found.append(_blocker(_shut_rule(state), gpus_text(wanted), have))
     if elsewhere and free < wanted:
         have = f"{free} free of {state.total_gpus}"
         found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
@@ -400,7 +434,8 @@ def _would_start_if(
         most = largest_node(state) if state.one_node_gangs else all_gpus(state)
         return f"it asked for at most {gpus_text(most)}"
     if Reason.NODE_UNHEALTHY.name in rules:
-        return "the lost nodes came back" if state.nodes else "a node joined"
+        gone = "nodes that are away" if state.unreachable else "the lost nodes"
+        return f"{gone} came back" if state.nodes else "a node joined"
     if row in state.idle_jobs:
         return f"it called an operation, or its owner let it go on: rota resume {job_id}"
     if row in state.held_back:
@@ -448,7 +483,7 @@ def _would_start_if(
 
 def _more_gpus(state: ClusterState, row: int) -> str:
     """Number of missing GPUs, and the jobs that could release them; "" if enough are free."""
-    missing = state.num_gpus[row] - state.idle.count + _free_on_closed(state)
+    missing = state.num_gpus[row] - state.idle.count + _free_on_shut(state)
     if missing <= 0:
         return ""
     ending = _smallest_release(state, row, missing)
@@ -538,17 +573,10 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None, 
     return SENTENCES[reason]
 
 
-def _position(state: ClusterState, row: int) -> int | None:
-    if row not in state.active or not _has_nothing(state, row):
-        return None
-    return 1 + len(_wait_before(state, row))
-
-
-def _wait_before(state: ClusterState, row: int) -> list[str]:
-    """The ids of jobs that came earlier, want GPUs and have none."""
-    return [
-        state.spec[r].job_id for r in sorted(state.active) if r < row and _has_nothing(state, r)
-    ]
+def _wait_before(state: ClusterState, row: int) -> list[int]:
+    """The rows of jobs that came earlier, want GPUs and have none, in no order."""
+    held, target = state.held, state.target
+    return [r for r in state.active if r < row and held[r] is None and target[r] is None]
 
 
 def _has_nothing(state: ClusterState, row: int) -> bool:
@@ -580,8 +608,10 @@ def _holding(state: ClusterState, row: int, of: Allocation | None = None) -> lis
 
 
 def _working(state: ClusterState) -> list[int]:
-    """The rows that may hold GPUs: jobs that ended hold none and are in neither set."""
-    return sorted(state.active.keys() | state.unsettled.keys())
+    """The rows that hold GPUs: jobs that ended hold none and are in neither set."""
+    held = state.held
+    rows = (row for rows in (state.active, state.unsettled) for row in rows)
+    return sorted({row for row in rows if held[row] is not None})
 
 
 def _places(state: ClusterState, allocation: Allocation) -> str:

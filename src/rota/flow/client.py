@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 MOST_AHEAD = 1000  # operations of a worker that are not done as a program is called
 MOST_WORKERS = 253  # of a client: as many descriptors as come at once
 ANSWERS_S = 60.0  # within which a host answers
+LOSS_S = 1.0  # within which the end of a worker is heard of that others know of
 MOST_FREE_PARTS = 16  # a program tells of freed buffers at once beyond its memory over so many
 _NO_HOST = "the island's host is gone, and its workers with it"
 
@@ -101,7 +102,7 @@ class Client:
         self._log, self._bells = Log(self.parcels / LOG), Bells(folder)
         Barrier()  # as the host relies on
         self._answers: dict[int, wire.Answer] = {}
-        self._unwanted: dict[int, str] = {}  # parcels that nobody waits for, by request
+        self._unwanted: dict[int, str] = {}  # parcels, or "", that nobody waits for, by request
         self._lost: dict[int, str] = {}  # by worker: why
         self._recovered: wire.Recovered | None = None  # the host's answer
         self._descriptors: list[int] = []  # of new workers, which the host has sent
@@ -109,7 +110,7 @@ class Client:
         self._slices: dict[int, Slice] = {}  # by number
         self._functions: dict[int, wire.DefineFunction] = {}
         self._numbers = dict.fromkeys(
-            ("operation", "buffer", "program", "slice", "function", "request"), 0
+            ("operation", "buffer", "program", "slice", "function", "request", "want"), 0
         )
         self._programs: dict[Any, Ready] = {}
         self._first = [0] * len(self._workers)  # buffers of before were lost
@@ -120,8 +121,8 @@ class Client:
         self._frees_bytes = 0
         self._telling = False
         self._extra = [0] * len(self._workers)  # bytes that operations need besides, at most
-        self._given: wire.Given | None = None
-        self._granted = 0  # requests for memory
+        self._given = wire.Given(0, None)  # the last answer
+        self._granted = 0  # the last request for memory that was granted
         self._held = [0] * len(self._workers)  # bytes of live buffers
         self._load = [0] * len(self._workers)  # slices on each
         self._poll = select.poll()
@@ -291,8 +292,6 @@ class Client:
     def _take_in(self, recovered: wire.Recovered) -> None:
         """Workers were started in place of lost ones."""
         self._recovered = recovered
-        if len(self._lost) == len(self._workers):
-            self._granted = 0  # as the host counts
         for old, slot in recovered.slots.items():
             worker = self._slots.index(old)
             with contextlib.suppress(KeyError):
@@ -308,11 +307,30 @@ class Client:
 
     def _hear_of_loss(self, worker: int) -> None:
         """Wait for the host's word on a worker whose connection has ended."""
-        until_s = time.monotonic() + 1.0
+        until_s = time.monotonic() + LOSS_S
         while worker not in self._lost and time.monotonic() < until_s:
             self._look(0.05)
         device = self.devices[worker]
         self._lost.setdefault(worker, f"the worker on device {device} is gone, or its host")
+
+    def _look_for_loss(self, buffer: ShardedBuffer, failed: int) -> None:
+        """Raises WorkerLostError if an operation failed on a worker because another one has ended.
+
+        The others are asked for their shards, and not waited for where they compute these yet.
+        """
+        asked = []
+        for worker in buffer._lies.workers:
+            if worker != failed:
+                asked.append(self._ask(worker, wire.Describe, buffer.number))
+        until_s = time.monotonic() + LOSS_S
+        while asked and time.monotonic() < until_s:
+            for worker in buffer._lies.workers:
+                if worker in self._lost:
+                    raise WorkerLostError(self._lost[worker])
+            asked = [each for each in asked if self._answers.pop(each, None) is None]
+            if asked:
+                self._look(0.05)
+        self._unwanted |= dict.fromkeys(asked, "")
 
     def _ask(self, worker: int, kind: Callable[..., Any], *fields: Any) -> int:
         request = self._next("request")
@@ -342,7 +360,7 @@ class Client:
             for answer in self._readers[worker].take(data or b""):
                 if (name := self._unwanted.pop(answer.request, None)) is None:
                     self._answers[answer.request] = answer
-                else:
+                elif name:
                     self._drop(name)
 
     def _heard(self, connection: socket.socket) -> bytes | None:
@@ -470,15 +488,22 @@ class Client:
     def _want(self, wanted: dict[int, int], label: str) -> None:
         """Wait for the host to give so much memory. Raises FlowMemoryError, WorkerLostError."""
         self._flush_frees()
-        self._given = None
-        self._tell_host(wire.Want(wanted))
-        while self._given is None:
-            if len(self._lost) == len(self._workers):
-                raise WorkerLostError(next(iter(self._lost.values())))
-            self._look(None)
+        number = self._next("want")
+        self._tell_host(wire.Want(number, wanted))
+        try:
+            while self._given.number < number:
+                if len(self._lost) == len(self._workers):
+                    raise WorkerLostError(next(iter(self._lost.values())))
+                self._look(None)
+        except BaseException:  # interrupted: others may have what was asked for
+            with contextlib.suppress(FlowError):
+                self._tell_host(wire.Want(self._next("want"), {}))
+                for slot in wanted:
+                    self._page.tell(slot, TAKEN, number)
+            raise
         if self._given.error is not None:
             raise FlowMemoryError(f"{label}: {self._given.error}")
-        self._granted += 1
+        self._granted = number
 
     def _described(self, buffer: ShardedBuffer, lies: Lies) -> Lies:
         """How a buffer lies, once it is computed; gives back what it does not take of its memory.
@@ -510,7 +535,10 @@ class Client:
                 answer = self._answer(worker, request)
                 del asked[request]
                 if answer.error is not None:
-                    raise _problem(answer)
+                    problem = _problem(answer)
+                    if isinstance(problem, OperationError):
+                        self._look_for_loss(buffer, worker)
+                    raise problem
                 if answer.packed:
                     tensors.append(unpack(answer.packed))
                     continue
@@ -545,6 +573,11 @@ class Client:
                 )
         if traced := [each for each in inputs if isinstance(each, Traced)]:
             trace = traced[0].trace
+            if trace.closed:
+                raise InputError(
+                    "what stands for a buffer in a program is used outside of it; return it from "
+                    "the program, and use the buffer that the program's call gives"
+                )
             if len(traced) < len(inputs) or any(each.trace is not trace for each in traced):
                 raise InputError(
                     "a program uses a buffer from outside of it; make it an argument of the program"
@@ -604,8 +637,6 @@ class Client:
         self._hold(held, ready.extra_bytes, ready.label)
         first = self._next("operation", max(1, ready.operations))
         numbers = [self._next("buffer") for _ in trace.outputs]
-        if ready.operations:
-            self._log.add(ready.number, first)
         buffers = [
             ShardedBuffer(self, number, lies) for number, lies in zip(numbers, held, strict=True)
         ]
@@ -613,6 +644,8 @@ class Client:
         ins = [each.number for each in inputs]
         problem = None
         try:
+            if ready.operations:
+                self._log.add(ready.number, first)
             for worker, own in ready.steps.items():
                 run = wire.Run(
                     ready.number,
@@ -642,13 +675,14 @@ class Client:
     def _stands(self) -> bool:
         """True if its workers need no turns: then the host need not be told of what they do."""
         pairs = zip(self.devices, self._slots, strict=True)
-        return all(self._page.standing(device) == slot for device, slot in pairs)
+        return all(self._page.standing(device) == slot for device, slot in pairs if device >= 0)
 
     def _wait_for_room(self, workers: Any) -> None:
         for worker in workers:
             done = max(self._page.of(self._slots[worker], FINISHED), self._before[worker])
             if self._last[worker] - done > MOST_AHEAD:
-                self._answer(worker, self._ask(worker, wire.Tell))
+                half = self._last[worker] - MOST_AHEAD // 2  # the rest keeps the worker busy
+                self._answer(worker, self._ask(worker, wire.Await, half))
 
 
 class Ready:
@@ -841,7 +875,10 @@ Build = Callable[[Trace, Sequence[int]], Sequence[int]]
 
 def _traced(inputs: Sequence[Lies], build: Build) -> Trace:
     trace = Trace(inputs)
-    trace.outputs = tuple(build(trace, range(len(inputs))))
+    try:
+        trace.outputs = tuple(build(trace, range(len(inputs))))
+    finally:
+        trace.closed = True
     return trace
 
 
@@ -966,13 +1003,22 @@ class Program:
         self._number = client._next("program")
         self._name = str(getattr(function, "__name__", type(function).__name__))
         self._single: dict[Any, bool] = {}
+        self._is_traced = False  # now
 
     def __call__(self, *arguments: Any) -> Any:
         """Buffers of what it returns. Raises InputError."""
 
         def build(trace: Trace, values: Sequence[int]) -> Sequence[int]:
+            if self._is_traced:
+                raise InputError(
+                    f"program {self._name} calls itself; write a loop, flow.repeat or flow.cond"
+                )
             trace.name = trace.name or f"{self._name}: "
-            returned = self._function(*(Traced(self._client, trace, each) for each in values))
+            self._is_traced = True
+            try:
+                returned = self._function(*(Traced(self._client, trace, each) for each in values))
+            finally:
+                self._is_traced = False
             self._single[key] = not isinstance(returned, tuple | list)
             return _returned("a program", trace, returned)
 

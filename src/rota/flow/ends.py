@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from rota.flow import wire
 from rota.flow.floor import Floor
 from rota.flow.grants import Grants
-from rota.flow.members import Member, Place, Ranks
-from rota.flow.page import FINISHED, GONE, LOSSES, MOVES, PRESENT, READY, Page
+from rota.flow.members import Member, Place, RankPlace, Ranks
+from rota.flow.page import FINISHED, GONE, HELD_BYTES, LOSSES, MOVES, OWNER, PRESENT, READY, Page
 from rota.flow.standing import Standing
 from rota.flow.starting import Starting
 
@@ -35,7 +35,8 @@ class Ends:
         """End the workers that are in an operation for too long.
 
         An operation counts once all workers of its gang have begun it, or are gone: those that wait
-        for their turn may be late because of another client.
+        for their turn may be late because of another client. Where some are stopped by then, it has
+        its time anew.
         """
         page = self._floor.page
         for member in self._floor.members.values():
@@ -49,6 +50,9 @@ class Ends:
                 if gang and all(max(present[s], page.of(s, FINISHED)) >= each for s in gang):
                     whole.append(each)
             for each in member.limit.exceeded(whole, time.monotonic()):
+                if any(self._floor.places[slot].is_stopped for slot in member.gang(each)):
+                    member.limit.begin_anew(each)
+                    continue
                 for slot in member.gang(each):
                     if present[slot] == each and page.of(slot, FINISHED) < each:
                         self._floor.places[slot].overdue = each
@@ -68,8 +72,10 @@ class Ends:
         self._floor.dead.add(place.slot)
         self._floor.memory.leave(place.slot)
         self._floor.draining.pop(place.slot, None)
+        self._floor.page.tell(place.slot, HELD_BYTES, 0)
         for word in (FINISHED, READY):
             self._floor.page.tell(place.slot, word, GONE)
+        self._give_up(place)
         member.whole, problem = False, ""
         if member.standing == Standing.GRANTED:
             problem = self._grants.revoke(member)
@@ -88,6 +94,12 @@ class Ends:
         ):
             self.leave(member)
 
+    def _give_up(self, place: Place) -> None:
+        """Tell a rank of a training that it has no turns any more; it goes on without."""
+        if isinstance(place, RankPlace):
+            self._floor.page.tell(place.slot, OWNER, 0)
+            self._floor.bells.ring(place.slot)
+
     def recover(self, member: Member, lost: Sequence[int]) -> None:
         """Start workers in place of a client's lost ones, which are those and all that have ended.
 
@@ -96,6 +108,8 @@ class Ends:
         member.lost = None
         for slot in member.slots.keys() & set(lost):
             self.lose(self._floor.places[slot])
+            if member.gone:  # what it has told by now can't be
+                return
         self._floor.prune(member)
         if member.log:
             self.refuse(member, "recover: operations of this client are not over")
@@ -164,6 +178,7 @@ class Ends:
             if not place.gone:
                 self._forget(place.process)
                 place.ended()
+            self._give_up(place)
             self._floor.draining.pop(place.slot, None)
             self._floor.memory.leave(place.slot)
             del self._floor.places[place.slot]

@@ -9,7 +9,7 @@ from pathlib import Path
 from rota.flow import wire
 from rota.flow.island import Island
 from rota.flow.members import Member, Place, Ranks
-from rota.flow.memory import Memory
+from rota.flow.memory import Memory, Request
 from rota.flow.page import (
     ALLOWED_BYTES,
     FINISHED,
@@ -145,9 +145,8 @@ class Floor:
     def meet(self, member: Member) -> None:
         """The client is on its devices: note who else is."""
         own = member.slot_on.keys()
-        member.beside = [
-            m for m in self.members.values() if m is not member and not own.isdisjoint(m.slot_on)
-        ]
+        there = [m for m in self.members.values() if m is not member and not m.is_off]
+        member.beside = [m for m in there if not own.isdisjoint(m.slot_on)]
         for each in member.beside:
             each.beside.append(member)
         self.pause(member)
@@ -176,19 +175,19 @@ class Floor:
         return bool(member.log)
 
     def want(self, member: Member, wanted: wire.Want) -> None:
-        """A client asks to use so much memory."""
+        """A client asks to use so much memory; nothing, if it no longer wants what it asked for."""
         if member.is_off:
-            member.wants = wanted
+            member.wants = wanted if wanted.bytes else None
         else:
             own = {s: b for s, b in wanted.bytes.items() if s in member.slots}
-            self.memory.want(member.number, own)
+            self.memory.want(member.number, Request(wanted.number, own))
 
     def settle_memory(self) -> None:
         """Answer who waits for memory and can have it now."""
         for answer in self.memory.settle():
             member = self.members[answer.client]
             with contextlib.suppress(OSError):  # it is gone, which the next look shows
-                member.connection.sendall(wire.encoded(wire.Given(answer.error)))
+                member.connection.sendall(wire.encoded(wire.Given(answer.request, answer.error)))
 
     def free_slot(self, device: int) -> int:
         """A slot that nobody has, for somebody on this device. Raises OSError."""

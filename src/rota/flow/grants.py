@@ -64,8 +64,9 @@ class Grants:
         """Take a client's grant back: what it has begun, and what that needs, goes on.
 
         An operation that some of its workers have begun needs the others, and these need their
-        inputs. All that may have to come first has a smaller number. Returns what is wrong with
-        what the client has told, if anything.
+        inputs. All that may have to come first has a smaller number. A worker that has told of
+        beginning may have seen after that that the grant is gone, and waits: all that counts as
+        begun is allowed. Returns what is wrong with what the client has told, if anything.
         """
         page = self._floor.page
         for device in member.slot_on:
@@ -99,6 +100,6 @@ class Grants:
             self._floor.pause(sharer)
         for slot in member.order:
             self._floor.places[slot].ready = 0  # the island has forgotten it
-            page.tell(slot, ALLOWED, torn)
+            page.tell(slot, ALLOWED, self._floor.draining.get(slot, 0))
             self._floor.bells.ring(slot)
         return problem

@@ -1,12 +1,12 @@
 """The host of an island: brings clients in, starts their workers, and gives out turns.
 
-    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES KIND [--agent]
+    python -m rota.flow.host FOLDER DEVICES MEMORY_BYTES KIND [--agent [HELD]]
 
 has devices of a kind, cpu or cuda, and serves the clients that connect to the socket in FOLDER
 until its standard input ends. With --agent it serves programs of jobs alone, for which an agent
 takes seats (:mod:`rota.flow.seats`), until the agent ends it, or for some time there is neither an
-agent nor a program. It loads torch once and forks workers; it has one thread and runs no
-computation.
+agent nor a program; HELD is a descriptor that it closes then. It loads torch once and forks
+workers; it has one thread and runs no computation.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from rota.flow.page import (
     HELD_BYTES,
     HOST,
     LOG,
+    OWNER,
     PRESENT,
     READY,
     SOCKET,
     SPENT_NS,
     TAKES_NS,
     Log,
+    mark_of,
     rings_of,
 )
 from rota.flow.seats import Seats, Taken
@@ -92,8 +94,10 @@ class Host:
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
-        self._door.bind(str(folder / SOCKET))
+        unheard = folder / f"{SOCKET}.new"  # who finds the other name can connect
+        self._door.bind(str(unheard))
         self._door.listen(MOST_AT_ONCE)
+        unheard.rename(folder / SOCKET)
         self._selector = selectors.DefaultSelector()
         self._watch(self._door.fileno(), self._welcome)
         self._watch(self._floor.bells.own(HOST), self._rung_for)
@@ -252,6 +256,7 @@ class Host:
         self._floor.prune(member)
         alive = [slot for slot in member.order if not self._floor.places[slot].gone]
         waiting = self._floor.island.waiting(member.number) if member.standing in IN_ORDER else None
+        nobody = Wait.NOBODY if member.outstanding else Wait.WORK
         behind = self._floor.members.get(waiting.behind or 0) if waiting is not None else None
         return Seen(
             key=seat.told.key,
@@ -265,20 +270,24 @@ class Host:
             memory_bytes=member.memory_bytes,
             pids=[self._floor.places[slot].pid for slot in alive],
             slices=member.slices,
-            waits=waiting.what if waiting is not None else Wait.NOBODY,
+            waits=waiting.what if waiting is not None else nobody,
             device=waiting.device if waiting is not None else None,
             behind=_key_of(behind),
-            runs=self._runs(member),
+            runs=self._runs(member, seat.devices),
         )
 
-    def _runs(self, member: Member) -> list[Runs]:
-        """The operations that a client's workers are in."""
+    def _runs(self, member: Member, devices: list[int]) -> list[Runs]:
+        """What a client's workers are in: operations, or what keeps them on these devices."""
         page, found = self._floor.page, []
-        for slot in member.order:
-            place, present = self._floor.places[slot], self._floor.page.of(slot, PRESENT)
-            if place.device >= 0 and not place.gone and page.of(slot, FINISHED) < present:
-                since_s = place.in_since_s(present)
-                found.append(Runs(member.label(present), place.device, since_s))
+        for slot, device in zip(member.order, devices, strict=True):
+            place, present = self._floor.places[slot], page.of(slot, PRESENT)
+            if place.gone or device < 0:
+                continue
+            if place.device >= 0 and page.of(slot, FINISHED) < present:
+                since_s = place.at_since_s(present)
+                found.append(Runs(member.label(present), device, since_s))
+            elif member.standing == Standing.GOING and (doing := place.doing()):
+                found.append(Runs(doing, device, place.at_since_s(doing)))
         return found
 
     def admit(self, told: asked.Ranks) -> tuple[list[int], list[int]]:
@@ -302,6 +311,7 @@ class Host:
             for worker, (device, pid) in enumerate(zip(rings, told.pids, strict=True)):
                 place = RankPlace(self._floor.free_slot(device), member, pid)
                 self._floor.places[place.slot] = place
+                self._floor.page.tell(place.slot, OWNER, mark_of(told.key))
                 member.order[worker] = place.slot
                 member.slots[place.slot], member.slot_on[device] = device, place.slot
                 self._watch(place.process, partial(self._ends.lose, place))
@@ -314,8 +324,8 @@ class Host:
     def part(self, key: str) -> None:
         """See :class:`rota.flow.seats.Holder`."""
         for member in [each for each in self._trainings() if each.name == key]:
-            for slot in member.order:
-                self._ends.lose(self._floor.places[slot])
+            for place in [self._floor.places[slot] for slot in member.order]:
+                self._ends.lose(place)
 
     @property
     def serves_trainings(self) -> bool:
@@ -571,10 +581,12 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"an island of {devices} devices can't be made in {folder}: {error.strerror}")
     try:
-        host.serve(None if sys.argv[5:] == ["--agent"] else sys.stdin.fileno())
+        host.serve(None if sys.argv[5:6] == ["--agent"] else sys.stdin.fileno())
     finally:
         host.close()
         shutil.rmtree(folder, ignore_errors=True)
+        for held in sys.argv[6:]:
+            os.close(int(held))  # while the agent is connected, which goes by that
 
 
 if __name__ == "__main__":

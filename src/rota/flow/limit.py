@@ -15,6 +15,10 @@ class Limit:
         self.seconds = seconds
         self._since_s: dict[int, float] = {}
 
+    def begin_anew(self, operation: int) -> None:
+        """Count an operation's time from the next look on."""
+        self._since_s.pop(operation, None)
+
     def exceeded(self, running: Iterable[int], now_s: float) -> list[int]:
         """Returns those of the running operations that have run for too long, by number."""
         self._since_s = {each: self._since_s.get(each, now_s) for each in running}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from rota.errors import FlowError
 from rota.flow import wire
 from rota.flow.island import Operation
 from rota.flow.limit import Limit
-from rota.flow.page import GONE, OPEN, READY, Log, Page
+from rota.flow.page import DOING, GONE, OPEN, READY, Log, Page
 from rota.flow.seats import Taken
 from rota.flow.standing import MOVES, OFF, Standing, is_allowed
 from rota.live.wire import island as asked
@@ -119,8 +120,8 @@ class Member:
 
     @property
     def is_busy(self) -> bool:
-        """True if something that it has called is not over."""
-        return bool(self.log) or self.wants is not None
+        """True if something that it has called is not over, or it asks for workers."""
+        return bool(self.log) or self.wants is not None or self.lost is not None
 
     def over(self) -> None:
         """The first run of the log is over."""
@@ -217,18 +218,33 @@ class Place:
         self.gone = False  # it has ended before its client
         self.ready = self.takes_ns = 0  # as the island was told
         self.overdue = 0  # the operation for which it was killed
-        self._begun = (0, 0.0)  # the operation that it was seen in last, and since when
+        self._begun: tuple[int | str, float] = 0, 0.0  # what it was seen at last, and since when
 
     @property
     def device(self) -> int:
         """Its device, AWAY or NO_DEVICE."""
         return self.member.slots[self.slot]
 
-    def in_since_s(self, operation: int) -> float:
-        """The time since which it has been seen in an operation, which it is in now."""
-        if self._begun[0] != operation:
-            self._begun = operation, now_s()
+    @property
+    def is_stopped(self) -> bool:
+        """True while it is stopped, as at the end of its node's lease."""
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+            return stat.rpartition(b")")[2].split()[:1] == [b"T"]
+        return False
+
+    def at_since_s(self, what: int | str) -> float:
+        """The time since which it has been seen at an operation, or at something beside these."""
+        if self._begun[0] != what:
+            self._begun = what, now_s()
         return self._begun[1]
+
+    def doing(self) -> str:
+        """What it is at beside operations; "" for nothing, or nothing that takes long."""
+        try:
+            return (self.member.parcels / f"{DOING}{self.slot}").read_text()
+        except OSError:
+            return ""
 
     def kill(self) -> None:
         """Kill it and what it has forked."""

@@ -25,7 +25,7 @@ class Words(Protocol):
         """What the worker holds: it may be less, or what the program has let go of already."""
 
     def taken(self, slot: int) -> int:
-        """How many of its granted requests the program counts on by now."""
+        """The last of its granted requests that the program counts on by now."""
 
     def allow(self, slot: int, allowed_bytes: int) -> None:
         """Tell the program its allowance."""
@@ -34,10 +34,18 @@ class Words(Protocol):
         """After this, who uses more than was allowed before it has told so."""
 
 
+class Request(NamedTuple):
+    """Bytes to use, by the slots of workers. A client's requests have growing numbers, from 1."""
+
+    number: int
+    bytes: Mapping[int, int]
+
+
 class Answer(NamedTuple):
     """To a client's request: None if it has the memory now."""
 
     client: int
+    request: int
     error: str | None
 
 
@@ -47,7 +55,7 @@ class _Share:
     def __init__(self, client: int, device: int, allowed_bytes: int) -> None:
         self.client, self.device, self.allowed_bytes = client, device, allowed_bytes
         self.given_bytes = 0  # for the last request that was granted,
-        self.given = 0  # and which of them that was, from 1
+        self.given = 0  # and which of them that was
 
 
 class Memory:
@@ -56,8 +64,7 @@ class Memory:
     def __init__(self, device_bytes: int, words: Words) -> None:
         self._device_bytes, self._words = device_bytes, words
         self._shares: dict[int, _Share] = {}  # by slot
-        self._requests: dict[int, Mapping[int, int]] = {}  # by client, in the order they came
-        self._given: dict[int, int] = {}  # how many were granted, by client
+        self._requests: dict[int, Request] = {}  # by client, in the order they came
 
     @property
     def waits(self) -> bool:
@@ -74,13 +81,18 @@ class Memory:
         self._shares[slot] = _Share(client, device, allowed_bytes)
         self._words.allow(slot, allowed_bytes)
 
-    def free_bytes(self, device: int) -> int:
-        """What another worker may hold of a device: others have no more than they use then."""
-        if self._allowed(device):
-            self._take_back({device})
-        return self._device_bytes - self._allowed(device)
+    def free_bytes(self, device: int, client: int) -> int:
+        """What a client's worker may hold of a device: others have no more than they use then."""
+        others = {
+            slot: each
+            for slot, each in self._shares.items()
+            if each.device == device and each.client != client
+        }
+        if others:
+            self._allow_needed(others)
+        return self._device_bytes - sum(each.allowed_bytes for each in others.values())
 
-    def withdraw(self, client: int) -> Mapping[int, int] | None:
+    def withdraw(self, client: int) -> Request | None:
         """A client leaves its devices and may use no more than now; what it has asked for in vain.
 
         What it uses counts no more, and is to be joined again.
@@ -100,22 +112,22 @@ class Memory:
         client = share.client
         if all(each.client != client for each in self._shares.values()):
             self._requests.pop(client, None)
-            self._given.pop(client, None)
-        elif (wanted := self._requests.get(client)) is not None:
-            self._requests[client] = {s: b for s, b in wanted.items() if s != slot}
+        elif (request := self._requests.get(client)) is not None:
+            self.want(client, request)
 
-    def want(self, client: int, wanted_bytes: Mapping[int, int]) -> None:
-        """A client asks to use so much by its workers' slots; :meth:`settle` answers.
+    def want(self, client: int, request: Request) -> None:
+        """A client asks for this instead of what it has asked for; :meth:`settle` answers.
 
         A worker that has no share is passed over.
         """
-        self._requests[client] = {s: b for s, b in wanted_bytes.items() if s in self._shares}
+        own = {slot: b for slot, b in request.bytes.items() if slot in self._shares}
+        self._requests[client] = Request(request.number, own)
 
     def settle(self) -> list[Answer]:
         """The requests that can be answered now."""
         answers = []
         while self._requests:
-            client, wanted = next(iter(self._requests.items()))
+            client, (number, wanted) = next(iter(self._requests.items()))
             lacking = self._lacking(wanted)
             if lacking:
                 self._take_back(lacking)
@@ -123,19 +135,18 @@ class Memory:
             if lacking:
                 if (refused := self._refused(lacking)) is None:
                     break
-                del self._requests[refused]
-                answers.append(Answer(refused, self._why(lacking)))
+                answers.append(
+                    Answer(refused, self._requests.pop(refused).number, self._why(lacking))
+                )
                 continue
             for slot, wanted_bytes in wanted.items():
                 share = self._shares[slot]
-                share.given_bytes = wanted_bytes
-                share.given = self._given.get(client, 0) + 1
+                share.given_bytes, share.given = wanted_bytes, number
                 if wanted_bytes > share.allowed_bytes:
                     share.allowed_bytes = wanted_bytes
                     self._words.allow(slot, wanted_bytes)
-            self._given[client] = self._given.get(client, 0) + 1
             del self._requests[client]
-            answers.append(Answer(client, None))
+            answers.append(Answer(client, number, None))
         return answers
 
     def _allowed(self, device: int) -> int:
@@ -164,10 +175,12 @@ class Memory:
             self._words.allow(slot, share.allowed_bytes)
 
     def _needed(self, slot: int, share: _Share) -> int:
-        """What can't be taken back."""
-        counted_bytes = self._words.counted_bytes(slot)
+        """The bytes that can't be taken back.
+
+        A program that counts on more than it may use is about to see that it may not.
+        """
         given_bytes = share.given_bytes if self._words.taken(slot) < share.given else 0
-        return max(counted_bytes, self._words.held_bytes(slot), given_bytes)
+        return min(share.allowed_bytes, max(self.needed_bytes(slot), given_bytes))
 
     def _refused(self, lacking: set[int]) -> int | None:
         """The client that is to let go: None while somebody who holds memory there may go on."""

@@ -52,38 +52,40 @@ class Moves:
     def put(self, member: Member, devices: list[int], cores: list[list[int]]) -> None:
         """Put a client's workers on these devices, for which these are the cores.
 
-        Raises FlowError if there is no room for their buffers, or they are on others.
+        Raises FlowError if there is no room for their buffers, or they are on others; nothing has
+        changed then.
         """
-        if member.standing == Standing.LEAVING:  # not gone yet: it stays
-            member.become(Standing.ORDERED)
-            self._floor.pause(member)
         present = [member.slots[slot] for slot in member.order]
         if devices == present:  # they are there, or on their way
+            if member.standing == Standing.LEAVING:  # not gone yet: it stays
+                member.become(Standing.ORDERED)
+                self._floor.pause(member)
             return
-        if member.standing == Standing.COMING:
-            self._take_off(member)
         if not member.is_off:
             raise FlowError("the workers of the seat are on other devices: pause it first")
         pairs = list(zip(member.order, devices, strict=True))
         for slot, device in pairs:
+            if device < 0 or self._floor.places[slot].gone:  # with all that it held
+                continue
             needed_bytes = self._floor.memory.needed_bytes(slot)
-            if device >= 0 and needed_bytes > (free_bytes := self._floor.memory.free_bytes(device)):
+            free_bytes = self._floor.memory.free_bytes(device, member.number)
+            if needed_bytes > free_bytes:
                 raise FlowError(
                     f"the job's buffers have {needed_bytes:,} bytes, and device {device} has room "
                     f"for {free_bytes:,}"
                 )
+        if member.standing == Standing.COMING:
+            self._take_off(member)
         member.become(Standing.COMING)
         member.slots = dict(pairs)
         member.slot_on = {device: slot for slot, device in pairs if device >= 0}
         for (slot, device), own in zip(pairs, cores, strict=True):
             place = self._floor.places[slot]
-            self._floor.page.tell(slot, MOVES, self._floor.page.of(slot, MOVES) + 1)
-            self._floor.page.tell(slot, DEVICE, device)
-            self._floor.bells.ring(slot)
             if not place.gone:
                 bind(place.pid, own)
             if device >= 0 and not place.gone:
                 self._floor.memory.join(member.number, slot, device, member.memory_bytes)
+        self._send(member)
         with contextlib.suppress(OSError):  # it is gone, which the next look shows
             member.connection.sendall(wire.encoded(wire.Placed(devices)))
 
@@ -106,18 +108,31 @@ class Moves:
         member.slot_on = {}
         wanted = self._floor.memory.withdraw(member.number)
         if wanted is not None:
-            member.wants = wire.Want(dict(wanted))
+            member.wants = wire.Want(wanted.number, dict(wanted.bytes))
         for slot in member.order:
             if member.slots[slot] == NO_DEVICE:
                 self._floor.page.tell(slot, LOSSES, self._floor.page.of(slot, LOSSES) + 1)
             member.slots[slot] = AWAY
-            self._floor.page.tell(slot, DEVICE, AWAY)
+        self._send(member)
+
+    def _send(self, member: Member) -> None:
+        """Tell a client's workers to be on their devices, or on none.
+
+        Whoever looks because of it sees where all of them are to be: an operation of a slice that
+        has lost a device is passed over.
+        """
+        page = self._floor.page
+        for slot in member.order:
+            page.tell(slot, DEVICE, member.slots[slot])
+        self._floor.barrier()
+        for slot in member.order:
+            page.tell(slot, MOVES, page.of(slot, MOVES) + 1)
             self._floor.bells.ring(slot)
 
     def _are_placed(self, member: Member) -> bool:
-        """True if all workers of a client that live are where they were told to be."""
+        """True if all workers of a client that live are where they were told to be last."""
         page, alive = self._floor.page, (s for s in member.order if not self._floor.places[s].gone)
-        return all(page.of(slot, PLACED) == member.slots[slot] for slot in alive)
+        return all(page.of(slot, PLACED) == page.of(slot, MOVES) for slot in alive)
 
     def _are_there(self, member: Member) -> None:
         """The workers of a client are where they were told to be."""

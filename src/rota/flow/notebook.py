@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class Watch:
             text=True,
         )
 
-    def watch(self, job_id: str) -> None:
-        """Have it watch this job."""
-        self._say(job_id)
+    def watch(self, fields: dict[str, Any], key: str) -> None:
+        """Have it watch the job that will be submitted with these fields, under this key."""
+        self._say(json.dumps({"fields": fields, "key": key}))
 
     def release(self) -> None:
         """End it, and let the job be."""
@@ -87,10 +88,11 @@ class Hold:
                 _listen(door, place)
                 door.settimeout(LOOK_EVERY_S)
                 whole = {"name": NAME, "processes": "flow", "workdir": os.getcwd(), "run": run}
+                whole, key = whole | fields, uuid.uuid4().hex
                 watch = Watch(self._folder)
                 try:
-                    self.job_id = str(client.submit(whole | fields)["id"])
-                    watch.watch(self.job_id)
+                    watch.watch(whole, key)
+                    self.job_id = str(client.submit(whole, key=key)["id"])
                     self._start(door, client)
                 finally:
                     watch.release()
@@ -161,14 +163,19 @@ def _listen(door: socket.socket, place: Path) -> None:
 
 
 def watch(folder: Path) -> None:
-    """Wait until the notebook releases its job, or is gone: then cancel the job."""
-    job_id, _, released = sys.stdin.read().partition("\n")
+    """Wait until the notebook releases its job, or is gone: then cancel the job.
+
+    Nobody knows whether the notebook has submitted it by then: to submit it again under the same
+    key gives the same job.
+    """
+    told, _, released = sys.stdin.read().partition("\n")
     if released == RELEASED:
         return
     shutil.rmtree(folder, ignore_errors=True)
-    if job_id:
-        with contextlib.suppress(RotaError), Client() as client:  # the job, or the cluster, is gone
-            client.cancel(job_id)
+    with contextlib.suppress(ValueError, RotaError):  # killed at once; the cluster is gone
+        asked = json.loads(told)
+        with Client() as client:
+            client.cancel(str(client.submit(asked["fields"], key=asked["key"])["id"]))
 
 
 def main() -> None:

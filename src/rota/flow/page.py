@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import mmap
 import os
 from collections.abc import Sequence
@@ -34,24 +35,31 @@ DONE, ISSUED, STANDING, TURNS = 0, 1, 2, 8
 # And the function that it has run last, and what that usually takes.
 FINISHED, READY, BEGUN, ALLOWED, HELD_BYTES, FUNCTION, TAKES_NS = range(7)
 # And what its client counts on using of the device's memory, and may use without asking the host;
-# how many of its requests for more were granted and are counted on; and the last operation of which
-# it has told all workers that it concerns.
+# the last of its requests for more that was granted and is counted on; and the last operation of
+# which it has told all workers that it concerns.
 USED_BYTES, ALLOWED_BYTES, TAKEN, TOLD = 7, 8, 9, 10
-# And the device that its host has put it on, that on which it is by its own word, and how long it
-# has computed.
+# And the device that its host has put it on, the last of its host's MOVES that it has made, and how
+# long it has computed.
 DEVICE, PLACED, SPENT_NS = 11, 12, 13
 AWAY = -2  # its program is suspended, and its buffers are in host memory
 PRESENT = 14  # the operation that a worker has begun last, with a turn or a grant
-MOVES = 16  # how often its host has put it on devices
+MOVES = 16  # how often its host has told it to be on a device, or on none
 LOSSES = 15  # how often its device was taken from it for a while: see Page.has_lost
 OPEN = 17  # of a training's rank in the background: 1 while its gate lets it begin
+OWNER = 18  # of a training's rank: the mark of its seat's key; another one once the seat is not its
 MOST_RUNS = 1 << 16  # in a log that may not be over, of programs that have operations
 LOG = "log"  # in the folder of a client
+DOING = "doing"  # begins a file there, by slot: what a worker is at, beside its operations
 GONE = 1 << 62  # what a worker has finished and is ready for that has ended before its client
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 HOST = 0  # the slot of the host itself
 SOCKET = "island.sock"  # where clients find the host, beside the page
+
+
+def mark_of(key: str) -> int:
+    """A number by which the page knows the key of a training's seat."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest())
 
 
 def rings_of(devices: int) -> range:
@@ -158,7 +166,7 @@ class Page:
         at = self._slot0 + slot * SLOT_WORDS
         for word in range(SLOT_WORDS):
             self._words[at + word] = 0
-        self._words[at + DEVICE] = self._words[at + PLACED] = device
+        self._words[at + DEVICE] = device
 
 
 class Log:
@@ -181,13 +189,14 @@ class Log:
         words[0] += 1
 
     def take(self) -> list[tuple[int, int]]:
-        """What was written since the last call."""
-        words, found = self._words, list[tuple[int, int]]()
-        for run in range(self.seen, words[0]):
+        """The runs written since the last call, but for those overwritten: they are over."""
+        words, written = self._words, self._words[0]
+        first, found = max(self.seen, written - MOST_RUNS), list[tuple[int, int]]()
+        for run in range(first, written):
             at = 1 + 2 * (run % MOST_RUNS)
             found.append((words[at], words[at + 1]))
-        self.seen += len(found)
-        return found
+        self.seen = written
+        return found[max(0, words[0] - MOST_RUNS + 1 - first) :]  # the client may write meanwhile
 
     def find(self, operation: int) -> tuple[int, int]:
         """The program of an operation, and the number of its first one; (0, 0) if not known."""

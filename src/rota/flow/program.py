@@ -67,6 +67,7 @@ class Trace:
         self.when: tuple[tuple[int, bool], ...] = ()  # the branches that are being traced
         self.outputs: tuple[int, ...] = ()
         self.name = ""  # the program's, before the names of its operations
+        self.closed = False  # it is traced, and nothing can be added
 
     def add(self, value: Lies) -> int:
         """One more value."""

@@ -28,10 +28,6 @@ class Seated(Protocol):
     def settled(self) -> bool:
         """True if its workers are where they were last told to be."""
 
-    @property
-    def is_off(self) -> bool:
-        """True if it has no devices, or its workers are not there yet."""
-
 
 class Asker:
     """Who has connected: an agent, once it has asked for something."""
@@ -238,19 +234,15 @@ class Seats:
             return
         if seat is None:
             raise FlowError("the island has no such seat")
-        self._answer(seat, "another command came before it was done")
         if isinstance(message, island.Pause):
             self._holder.withdraw(seat)
             seat.away = True
         else:
             if len(message.devices) != len(seat.devices):
                 raise FlowError(f"the seat has {len(seat.devices)} workers")
-            try:
-                self._holder.put(seat, message.devices, message.cores)
-            except FlowError:
-                seat.away |= seat.program is not None and seat.program.is_off
-                raise
+            self._holder.put(seat, message.devices, message.cores)
             seat.devices, seat.cores, seat.away = message.devices, message.cores, False
+        self._answer(seat, "another command came before it was done")
         seat.asked, seat.called = (asker, message.number), False
 
     def _answer(self, seat: Taken, error: str | None = None) -> None:

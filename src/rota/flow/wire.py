@@ -155,7 +155,7 @@ class Free(Struct, array_like=True, tag=16):
 
 
 class Fetch(Struct, array_like=True, tag=17):
-    """Answer with a buffer, packed if it is small, or else in a parcel for the client."""
+    """Answer with a buffer once it is there: packed if it is small, else in a parcel."""
 
     request: int
     buffer: int
@@ -175,6 +175,13 @@ class Describe(Struct, array_like=True, tag=19):
     buffer: int
 
 
+class Await(Struct, array_like=True, tag=20):
+    """Answer once the worker's operations up to this one are over."""
+
+    request: int
+    operation: int
+
+
 ToWorker = (
     DefineSlice
     | DefineFunction
@@ -186,6 +193,7 @@ ToWorker = (
     | Fetch
     | Tell
     | Describe
+    | Await
 )
 
 
@@ -253,14 +261,19 @@ class DefineGangs(Struct, array_like=True, tag=43):
 
 
 class Want(Struct, array_like=True, tag=46):
-    """A client asks to use so much memory, by slot; see :mod:`rota.flow.memory`."""
+    """A client asks to use so much memory, by slot; see :mod:`rota.flow.memory`.
 
+    It is answered unless the client asks again before; numbers grow, from 1.
+    """
+
+    number: int
     bytes: dict[int, int]
 
 
 class Given(Struct, array_like=True, tag=47):
-    """The client may use what it wanted, or why not."""
+    """The client may use what it wanted by the request of that number, or why not."""
 
+    number: int
     error: str | None
 
 

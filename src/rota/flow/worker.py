@@ -32,6 +32,7 @@ from rota.flow.page import (
     AWAY,
     BEGUN,
     DEVICE,
+    DOING,
     FINISHED,
     FUNCTION,
     GONE,
@@ -73,9 +74,15 @@ class Function:
     """A function on a slice, as this worker has found it."""
 
     def __init__(
-        self, call: Callable[..., Any] | None, gang: Gang, error: str, most_bytes: int | None
+        self,
+        name: str,
+        call: Callable[..., Any] | None,
+        gang: Gang,
+        error: str,
+        most_bytes: int | None,
     ) -> None:
-        self.call, self.gang, self.error, self.most_bytes = call, gang, error, most_bytes
+        self.name, self.call, self.gang = name, call, gang
+        self.error, self.most_bytes = error, most_bytes
         self.runs = self.takes_ns = 0
 
 
@@ -122,8 +129,8 @@ class Worker:
         self._client, self._on = client, on
         self._page, self._bells = page, bells
         self._slot, self._parcels = slot, parcels
-        self._device = AWAY  # until the first look
-        page.tell(slot, PLACED, AWAY)
+        self._device, self._moved = AWAY, -1  # until the first look
+        page.tell(slot, PLACED, -1)
         self._reader = wire.Reader(wire.ToWorker)
         self._gangs: dict[int, Gang] = {}
         self._functions: dict[int, Function] = {}
@@ -137,6 +144,8 @@ class Worker:
         self._ended_ns = 0  # when the last of these was known to be over
         self._untold = 0  # looks for whether others have been told of the next operation
         self._unready: deque[Running] = deque()  # programs that may wait for parcels
+        self._asked: dict[int, list[wire.Fetch | wire.Describe]] = {}  # by buffer
+        self._awaited: deque[wire.Await] = deque()  # of operations that are not over
 
     def serve(self) -> None:
         """Work until the client is gone."""
@@ -166,15 +175,15 @@ class Worker:
 
     def _settle(self) -> None:
         """Be where the host says; nothing runs here while that is another device."""
-        device = self._page.of(self._slot, DEVICE)
-        if device != self._device:
+        moves = self._moves()
+        if moves != self._moved:  # the same device, too: others of a slice may have left theirs
             if self._device >= 0:
                 self._leave_device()
-            self._device = device
-            if device >= 0:
-                self._on.take(device)
+            self._device, self._moved = self._page.of(self._slot, DEVICE), moves
+            if self._device >= 0:
+                self._on.take(self._device)
                 self._each_value(self._on.bring)
-            self._page.tell(self._slot, PLACED, device)
+            self._page.tell(self._slot, PLACED, moves)
             self._bells.ring(HOST)
 
     def _leave_device(self) -> None:
@@ -218,6 +227,13 @@ class Worker:
                     self._programs[message.program] = message
                 case wire.Outline():
                     self._outline(message)
+                case wire.Fetch() | wire.Describe():  # not behind what was called later
+                    self._asked.setdefault(message.buffer, []).append(message)
+                    if message.buffer in self._buffers:
+                        self._answer_of(message.buffer)
+                case wire.Await():
+                    self._awaited.append(message)
+                    self._answer_awaited()
                 case _:
                     self._queue.append(message)
         return True
@@ -240,17 +256,9 @@ class Worker:
             case wire.Free():
                 for buffer in first.buffers:
                     self._release(buffer)
-            case wire.Fetch():
-                self._fetch(first)
             case wire.Tell():
                 self._await_ends()
                 self._answer(wire.Answer(first.request))
-            case wire.Describe():
-                value = self._buffers[first.buffer]
-                if isinstance(value, Poison):
-                    self._answer(wire.Answer(first.request, value.text, value.kind))
-                else:
-                    self._answer(wire.Answer(first.request, outputs=[Spec.of(value)]))
         return True
 
     def _look_for_parcels(self) -> None:
@@ -296,15 +304,27 @@ class Worker:
         return self._page.of(slot, READY) == GONE
 
     def _define(self, message: wire.DefineFunction) -> None:
-        call, error = None, ""
+        call, error, name = None, "", message.named.name
         try:
-            call = found(message.named)
+            with self._at(f"the loading of {name}"):
+                call = found(message.named)
         except _LEAVES as problem:
-            error = f"{message.named.name} can't be loaded: it exited: {problem!r}"
+            error = f"{name} can't be loaded: it exited: {problem!r}"
         except Exception as problem:
             error = str(problem)
         gang = self._gangs[message.slice]
-        self._functions[message.function] = Function(call, gang, error, message.most_bytes)
+        self._functions[message.function] = Function(name, call, gang, error, message.most_bytes)
+
+    @contextlib.contextmanager
+    def _at(self, what: str) -> Iterator[None]:
+        """Let the host tell what this worker is at, where it is to leave its device meanwhile."""
+        told = self._parcels / f"{DOING}{self._slot}"
+        with contextlib.suppress(OSError):  # host memory is full
+            told.write_text(what)
+        try:
+            yield
+        finally:
+            told.unlink(missing_ok=True)
 
     def _outline(self, message: wire.Outline) -> None:
         """Answer what a function would give."""
@@ -314,7 +334,8 @@ class Worker:
             return
         gang = function.gang
         try:
-            with _limited(message.most_s):
+            trial = self._at(f"the trial of {function.name} with fake tensors")
+            with trial, _limited(message.most_s):
                 place = (gang.rank, gang.size)
                 told = outline(function.call, message.inputs, *place, device=self._on.kind)
         except InputError as error:
@@ -374,6 +395,7 @@ class Worker:
             running.registers[register] = poison
         self._page.tell(self._slot, FINISHED, running.number + step.offset)
         self._bells.ring(HOST)
+        self._answer_awaited()
 
     def _compute(self, running: Running, step: wire.Compute) -> None:
         number = running.number + step.offset
@@ -448,6 +470,8 @@ class Worker:
             self._pass_on()
         elif self._page.standing(self._device) != self._slot:
             self._bells.ring(HOST)
+        if self._awaited:
+            self._answer_awaited()
 
     def _barred(self, running: Running, step: wire.Compute) -> Poison | None:
         """What an operation gives that is not to run, as it is in a branch that is not taken."""
@@ -589,6 +613,8 @@ class Worker:
     def _hold(self, buffer: int, value: Any) -> None:
         self._buffers[buffer] = value
         self._count(value, 1)
+        if buffer in self._asked:
+            self._answer_of(buffer)
 
     def _release(self, buffer: int) -> None:
         self._count(self._buffers.pop(buffer, None), -1)
@@ -605,11 +631,24 @@ class Worker:
         drop(self._parcels, message.parcel)
         return self._on.bring(value)
 
-    def _fetch(self, message: wire.Fetch) -> None:
-        value = self._buffers[message.buffer]
-        if isinstance(value, Poison):
-            self._answer(wire.Answer(message.request, value.text, value.kind))
-            return
+    def _answer_of(self, buffer: int) -> None:
+        """Answer all who asked about a buffer that is there now."""
+        value = self._buffers[buffer]
+        for message in self._asked.pop(buffer):
+            if isinstance(value, Poison):
+                self._answer(wire.Answer(message.request, value.text, value.kind))
+            elif isinstance(message, wire.Fetch):
+                self._fetch(message, value)
+            else:
+                self._answer(wire.Answer(message.request, outputs=[Spec.of(value)]))
+
+    def _answer_awaited(self) -> None:
+        """Answer who awaited the end of what is over by now."""
+        done = self._page.of(self._slot, FINISHED)
+        while self._awaited and self._awaited[0].operation <= done:
+            self._answer(wire.Answer(self._awaited.popleft().request))
+
+    def _fetch(self, message: wire.Fetch, value: torch.Tensor) -> None:
         if value.nbytes <= wire.PACKED_BYTES:
             self._answer(wire.Answer(message.request, packed=pack(value)))
             return

@@ -137,17 +137,21 @@ class FreeGpus:
         return self._by_count
 
     def copy(self) -> "FreeGpus":
-        """An independent copy."""
+        """An independent copy. Both have the nodes by count."""
+        if self._by_count is None:
+            self._by_count = _nodes_by_count(self.masks, self._largest)
+        return self.__copy__()
+
+    def __copy__(self) -> "FreeGpus":
+        """An independent copy, made without a change of this object: other threads may use it."""
         twin = _blank(FreeGpus)
         twin.masks = self.masks.copy()
         twin.count = self.count
         twin.steps = 0
         twin.sharers = self.sharers.copy() if self.sharers else {}
-        twin._by_count = (self._by_count or self.by_count).copy()
+        twin._by_count = by_count.copy() if (by_count := self._by_count) is not None else None
         twin._largest = self._largest
         return twin
-
-    __copy__ = copy
 
     def set_mask(self, node: int, mask: int) -> None:
         """Set the free GPUs of ``node`` to exactly those in ``mask``; new nodes come in order."""

@@ -18,7 +18,11 @@ new = tuple.__new__
 
 
 class NodeJoined(NamedTuple):
-    """A node offers its GPUs, for the first time or after it was lost."""
+    """A node offers its GPUs, for the first time or after it was lost.
+
+    ``address`` is where its agent calls from, "" if from the controller's machine, and ``build``
+    the versions of the agent's program.
+    """
 
     at_s: float
     name: str
@@ -30,6 +34,8 @@ class NodeJoined(NamedTuple):
     memory_gb: float = 0.0
     millicores: int = 0
     host_memory_gb: float = 0.0
+    address: str = ""
+    build: str = ""
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:
@@ -75,6 +81,23 @@ class NodeOpened(NamedTuple):
     at_s: float
     name: str
     user: str = ""
+
+
+class NodeUnreachable(NamedTuple):
+    """A node is not heard. Its jobs keep their GPUs, and it takes no other, until it is heard again
+    or lost, at ``until_s`` if that is known.
+    """
+
+    at_s: float
+    name: str
+    until_s: float | None = None
+
+
+class NodeReachable(NamedTuple):
+    """A node that was unreachable is heard again."""
+
+    at_s: float
+    name: str
 
 
 class JobSubmitted(NamedTuple):
@@ -401,6 +424,8 @@ Event = (
     | NodeCpusChanged
     | NodeClosed
     | NodeOpened
+    | NodeUnreachable
+    | NodeReachable
     | JobSubmitted
     | SuspendRequested
     | ResumeRequested

@@ -58,6 +58,7 @@ class Program(NamedTuple):
     cpus: int = 0  # cores that it asked for; 0: none in particular
     host_memory_gb: float | None = None  # that it asked for, in 1e9 bytes
     idle_s: float | None = None  # of a flow job: without operations for so long, it is suspended
+    snapshot: str = ""  # the digest of the files that it has, each attempt its own, for workdir
 
 
 class Elastic(NamedTuple):

@@ -98,6 +98,22 @@ class Policy:
         """The target of every active job, as changes to the previous plan."""
         raise NotImplementedError
 
+    def rank(self, view: View, row: int) -> tuple[float, ...]:
+        """A job's place in the policy's own order, the least first; equal ones by arrival."""
+        return ()
+
+    def order(self, view: View) -> list[int]:
+        """The active rows in the order in which the policy looks at them, for people to read.
+
+        It is the policy's own, under the common settings where these have a say.
+        """
+        own = sorted(view.active, key=lambda row: (*self.rank(view, row), row))
+        if not self.composes:
+            return own
+        from rota.policy.stages.selection import ordered
+
+        return ordered(self.stages, view, own)
+
     def turns(self, view: View, row: int) -> Turns | None:
         """The jobs that take turns where a job lives or waits; None if no jobs take turns there."""
         return None
@@ -106,6 +122,11 @@ class Policy:
         """GPUs of the quota of a job's queue; None if there are no quotas."""
         quotas = None if self.stages is None else self.stages.quotas
         return None if quotas is None else quotas.of(view, view.spec[row].vc)
+
+    def queue_weight(self, queue: str) -> float:
+        """The share of a queue that has no quota, relative to the others' shares."""
+        fair = None if self.stages is None else self.stages.fair_share
+        return fair.shares.get(queue, 1.0) if fair is not None and fair.owner == "vc" else 1.0
 
 
 def checked(policy: object) -> Policy:

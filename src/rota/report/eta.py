@@ -1,12 +1,14 @@
 """ETA of a waiting job's start and of a running job's end: a range, with the error of past ones.
 
-A range leaves out a tenth of the past on either side: four fifths should come within theirs. The
-past are waits, pauses and run times of jobs like this one, of those that took longer than it has
-taken so far: bounds from a queue's own history, as in QBETS (Nurmi, Brevik and Wolski, JSSPP 2007).
-A user's own jobs tell more of run times than others (Tsafrir, Etsion and Feitelson, TPDS 2007).
-The end of a job that tells its progress follows from that: it runs alone from now on, or keeps the
-share of time that it has had. Either end moves outwards by the error that progress had of jobs that
-have ended, as in split conformal prediction (Lei and others, JASA 2018).
+Four fifths should come within their range. A range leaves out a tenth of the past on either side,
+and less the more ranges of its kind were missed of late, as in adaptive conformal inference (Gibbs
+and Candes, NeurIPS 2021): the present is not as the past where load or policy change. The past are
+waits, pauses and run times of jobs like this one, of those that took longer than it has taken so
+far: bounds from a queue's own history, as in QBETS (Nurmi, Brevik and Wolski, JSSPP 2007). A user's
+own jobs tell more of run times than others (Tsafrir, Etsion and Feitelson, TPDS 2007). The end of a
+job that tells its progress follows from that: it runs alone from now on, or keeps the share of time
+that it has had. Either end moves outwards by the error that progress had of jobs that have ended,
+as in split conformal prediction (Lei and others, JASA 2018).
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from typing import Any, NamedTuple, TypeGuard
 from rota.model import events
 from rota.model.events import Event
 from rota.model.job import JobSpec, JobState
+from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.turns import Turns
 from rota.report.statistic import median, percentile
 
-LOW, HIGH = 10, 90  # percentiles that a range lies between
+# Thousandths of the past that a range leaves out on either side: at most, and how much less after
+# each range that was missed, more after each that held. With one miss in five they stay.
+TAIL, MISSED, HELD = 100, 4, 1
 LEAST = 10  # past ones without which nothing is foretold
 KEPT = 500  # of each group of jobs that are alike, the latest
 CHECKED = 200  # of which the error is told, the latest
@@ -42,7 +47,7 @@ MEANINGS = {
 
 
 class Range(NamedTuple):
-    """Four fifths of ``past`` durations lie in here; no upper end if too few tell one."""
+    """Four fifths of ``past`` durations or more lie in here; no upper end if too few tell one."""
 
     low_s: float
     high_s: float | None
@@ -67,10 +72,11 @@ class _Durations:
         if len(self._latest) > KEPT:
             del self._rising[bisect_right(self._rising, self._latest.popleft()) - 1]
 
-    def beyond(self, so_far_s: float) -> Range | None:
+    def beyond(self, so_far_s: float, tail: int) -> Range | None:
         """The range of durations from now on, of something that has taken ``so_far_s``.
 
-        None with fewer than ``LEAST`` past ones, or if none of them took longer.
+        It leaves out ``tail`` thousandths on either side. None with fewer than ``LEAST`` past ones,
+        or if none of them took longer.
         """
         rising = self._rising
         begin = bisect_right(rising, so_far_s) if so_far_s > 0 else 0
@@ -78,8 +84,8 @@ class _Durations:
         if len(rising) < LEAST or not longer:
             return None
         # Nearest ranks, as statistic.percentile has them.
-        low_s = rising[begin + (LOW * longer + 99) // 100 - 1] - so_far_s
-        high_s = rising[begin + (HIGH * longer + 99) // 100 - 1] - so_far_s
+        low_s = rising[begin + max(1, (tail * longer + 999) // 1000) - 1] - so_far_s
+        high_s = rising[begin + ((1000 - tail) * longer + 999) // 1000 - 1] - so_far_s
         return Range(low_s, high_s if longer >= LEAST else None, longer)
 
 
@@ -89,6 +95,7 @@ class _Kind:
     def __init__(self) -> None:
         self._groups: dict[Hashable, _Durations] = {}
         self._misses_s: deque[float] = deque(maxlen=CHECKED)
+        self.tail = TAIL  # thousandths that ranges leave out on either side now
 
     def add(self, keys: Iterable[Hashable], value_s: float) -> None:
         groups = self._groups
@@ -101,12 +108,17 @@ class _Kind:
 
     def beyond(self, keys: Iterable[Hashable], so_far_s: float = 0.0) -> Range | None:
         """The range by the narrowest group that can tell one."""
-        found = (self._groups[key].beyond(so_far_s) for key in keys if key in self._groups)
+        groups = (self._groups[key] for key in keys if key in self._groups)
+        found = (group.beyond(so_far_s, self.tail) for group in groups)
         return next((each for each in found if each is not None), None)
 
     def check(self, told: Range | None, actual_s: float) -> None:
-        if told is not None:
-            self._misses_s.append(told.miss_s(actual_s))
+        """Hold a range against what came."""
+        if told is None:
+            return
+        miss_s = told.miss_s(actual_s)
+        self._misses_s.append(miss_s)
+        self.tail = max(0, self.tail - MISSED) if miss_s > 0 else min(TAIL, self.tail + HELD)
 
     def error(self) -> dict[str, Any]:
         misses = sorted(miss_s for miss_s in self._misses_s if miss_s > 0)
@@ -190,8 +202,9 @@ class Past:
         low_s, high_s = left_s, left_s / min(1.0, share)
         past = len(self._over[0])
         if past >= LEAST:
-            low_s *= min(1.0, percentile(sorted(self._over[0]), LOW) or 1.0)
-            high_s *= max(1.0, percentile(sorted(self._over[1]), HIGH) or 1.0)
+            tail = self._by_progress.tail / 10
+            low_s *= min(1.0, percentile(sorted(self._over[0]), tail) or 1.0)
+            high_s *= max(1.0, percentile(sorted(self._over[1]), 100 - tail) or 1.0)
         return Range(low_s, high_s, past)
 
     def paused_s(self, row: int) -> float | None:
@@ -381,6 +394,8 @@ def _why_not(past: Past, state: ClusterState, row: int, kind: str) -> str:
         return "a background job waits for gaps, which nobody can foretell"
     if row in state.waits_for:
         return "it waits for other jobs to end first"
+    if state.reason[row] == Reason.IDLE:
+        return "its next call brings it back, which nobody can foretell"
     if row not in state.active or past.is_kept_back(row):
         return "its owner keeps it back, or did"
     return {

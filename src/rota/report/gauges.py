@@ -137,23 +137,27 @@ def gauges(now: Standing, quotas: Mapping[str, int | None] = {}) -> dict[str, An
     free = FreeByNode()
     for node in now.nodes:
         free.join(node.name, node.num_gpus if node.alive else 0)
-    groups: dict[str, dict[str, dict[str, Any]]] = {"queues": {}, "users": {}}
     sizes: list[int] = []
+    held_gpus: dict[tuple[str, str], int] = {}  # by queue and user
+    waiting: dict[tuple[str, str], int] = {}
     for row in now.rows:
         held, spec = now.held[row], now.spec[row]
         if spec.is_background:
             continue
-        waits = held is None and now.target[row] is None and row in now.active
         if held is not None:
             free.take(held)
-        elif waits:
+            whose = spec.vc, spec.user
+            held_gpus[whose] = held_gpus.get(whose, 0) + held.num_gpus
+        elif now.target[row] is None and row in now.active:
             sizes.append(now.num_gpus[row])
-        else:
-            continue
-        for group, name in (("queues", spec.vc), ("users", spec.user)):
+            whose = spec.vc, spec.user
+            waiting[whose] = waiting.get(whose, 0) + 1
+    groups: dict[str, dict[str, dict[str, Any]]] = {"queues": {}, "users": {}}
+    for whose in held_gpus.keys() | waiting.keys():
+        for group, name in zip(groups, whose, strict=True):
             told = groups[group].setdefault(name or NOBODY, {"held_gpus": 0, "waiting_jobs": 0})
-            told["held_gpus"] += held.num_gpus if held is not None else 0
-            told["waiting_jobs"] += waits
+            told["held_gpus"] += held_gpus.get(whose, 0)
+            told["waiting_jobs"] += waiting.get(whose, 0)
     for name, told in groups["queues"].items():
         told["quota_gpus"] = quotas.get(name)
     stranded = free.stranded(min(sizes, default=0))

@@ -285,6 +285,8 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.NodeCpusChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,
+    events.NodeUnreachable: None,
+    events.NodeReachable: None,
     events.JobSubmitted: History._job_submitted,
     events.SuspendRequested: History._suspend_requested,
     events.ResumeRequested: History._resume_requested,

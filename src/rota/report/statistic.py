@@ -21,7 +21,7 @@ def median(rising: Sequence[float]) -> float | None:
     return rising[middle] if len(rising) % 2 else (rising[middle - 1] + rising[middle]) / 2
 
 
-def percentile(rising: Sequence[float], percent: int) -> float | None:
+def percentile(rising: Sequence[float], percent: float) -> float | None:
     """The smallest value that at least ``percent`` % of the values do not exceed; None of nothing.
 
     This is the nearest rank, ``ceil(percent / 100 * n)``, counted from 1.

@@ -136,6 +136,8 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.NodeCpusChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,
+    events.NodeUnreachable: None,
+    events.NodeReachable: None,
     events.JobSubmitted: Timeline._job_submitted,
     events.SuspendRequested: None,
     events.ResumeRequested: None,

@@ -21,6 +21,7 @@ from rota.model.job import (
     name_of,
     powers_of_two,
 )
+from rota.model.snapshot import DIGEST
 from rota.request.array import ARRAY
 from rota.request.batch import adapt_of, batch_fields
 from rota.request.dependencies import dependencies_field, dependencies_of
@@ -65,6 +66,7 @@ FIELDS = (
     "share",
     "idle",
     "notify",
+    "snapshot",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -131,6 +133,7 @@ class JobRequest(NamedTuple):
     share: Share | None = None
     idle_s: float | None = None  # a flow job without operations for so long is suspended
     notices: tuple[Notice, ...] = ()  # hooks that are told of what happens to it
+    snapshot: bool | str = False  # the digest of that of workdir; True: it has yet to be packed
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -191,6 +194,8 @@ class JobRequest(NamedTuple):
             fields["idle"] = self.idle_s
         if self.notices:
             fields["notify"] = notices_field(self.notices)
+        if self.snapshot:
+            fields["snapshot"] = self.snapshot
         return fields
 
 
@@ -264,6 +269,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         share=share_of(fields.get("share"), least, most, adapt, processes),
         idle_s=_idle_s(fields.get("idle"), processes),
         notices=notices_of(fields.get("notify")),
+        snapshot=_snapshot(fields.get("snapshot")),
     )
 
 
@@ -271,7 +277,8 @@ def program_of(request: JobRequest) -> Program:
     """The program of a live job, as requested."""
     r = request
     how = (r.processes, r.suspend, r.grace_s, r.resume_from, r.setup, r.cpus, r.host_memory_gb)
-    return Program(r.run, r.workdir, r.env, *how, r.idle_s)
+    snapshot = r.snapshot if isinstance(r.snapshot, str) else ""
+    return Program(r.run, r.workdir, r.env, *how, r.idle_s, snapshot)
 
 
 def _run(fields: Mapping[str, Any]) -> str:
@@ -435,6 +442,15 @@ def _setup(value: Any) -> str:
     if value is not None and not setup.strip():
         refuse("setup", value, "say what to run before the job, or leave it out")
     return setup
+
+
+def _snapshot(value: Any) -> bool | str:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and DIGEST.match(value):
+        return value
+    fix = "write true to have workdir packed where the job is handed in, or leave it out"
+    refuse("snapshot", value, fix)
 
 
 def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:

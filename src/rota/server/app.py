@@ -3,7 +3,7 @@
 import logging
 from contextlib import suppress
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
@@ -20,20 +20,25 @@ from rota.report.gauges import gauges, queue_rows, standing
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
 from rota.request.values import MAX_DURATION_S
-from rota.server import jobs, plans, problems, profiles
+from rota.server import jobs, plans, problems, profiles, roles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import Caller, body_hash, checked_key, json_body, within_of
 from rota.server.events import Streams, event_routes
 from rota.server.guard import Guard
 from rota.server.job_list import JobQuery, job_page, job_query
-from rota.server.log_stream import LogStream, Wanted, piece
+from rota.server.log_stream import MOST_PLACE_CHARS, LogStream, Wanted, piece
+from rota.server.members import member_routes
 from rota.server.metrics import Metrics, Snapshot
 from rota.server.notify.notifier import Notifier
 from rota.server.notify.routes import hook_routes
+from rota.server.queue_order import QueueOrder
+from rota.server.snapshots import snapshot_routes
 from rota.server.streams import StreamAnswer
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
+from rota.server.tls import Listener
+from rota.server.twin import copied
 from rota.server.written import written
 
 MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
@@ -41,11 +46,18 @@ MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
 log = logging.getLogger("rota.server")
 
 
-def create_app(controller: Any, folder: Folder, driver: SweepDriver, notifier: Notifier) -> FastAPI:
+def create_app(
+    controller: Any,
+    folder: Folder,
+    driver: SweepDriver,
+    notifier: Notifier,
+    listener: Listener | None = None,
+) -> FastAPI:
     """The API of one controller, with the tokens of ``folder``, made if they are not there yet.
 
     The controller is a :class:`rota.live.controller.loop.Controller`, running in the same event
-    loop, as is the ``driver`` of its searches; ``notifier`` tells its hooks.
+    loop, as is the ``driver`` of its searches; ``notifier`` tells its hooks; ``listener`` is where
+    other machines call.
     """
     app = FastAPI(
         title="Rota",
@@ -60,11 +72,19 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver, notifier: N
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
     app.include_router(hook_routes(controller, folder, notifier), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
+    app.include_router(member_routes(controller, listener))
+    app.include_router(snapshot_routes(controller.snapshots))
     app.include_router(_process_routes(controller))
     app.include_router(event_routes(streams), prefix="/api/v1")
     problems.install(app)
     app.add_middleware(TimeHeader, now_s=controller.now_s, cursor=streams.now)
-    app.add_middleware(Guard, tokens=ensure_tokens(folder))
+    app.add_middleware(
+        Guard,
+        tokens=ensure_tokens(folder),
+        members=controller.members,
+        now_s=controller.now_s,
+        host="" if listener is None else listener.host,
+    )
     return app
 
 
@@ -97,7 +117,8 @@ def _job_routes(controller: Any) -> APIRouter:
         job = parse_job(await json_body(request), workdir="")
         spec = controller.jobs.preview_spec(job, user)
         await controller.jobs.resumed_from(job)
-        now_s, state = controller.now_s(), controller.state.copy()
+        state = await copied(controller.state)
+        now_s = controller.now_s()
         # A decision may take long, and the controller decides on this loop.
         told = await run_in_threadpool(plans.plan, controller, state, spec, now_s)
         return JSONResponse({"job": job.to_fields()} | jobs.finite(told))
@@ -144,18 +165,24 @@ _Number = Annotated[int | None, Query(ge=0, le=1 << 20)]
 
 def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
     """Routes that read jobs."""
-    router = APIRouter()
+    router, order = APIRouter(), QueueOrder(controller)
 
     @router.get("/jobs")
     async def list_jobs(query: Annotated[JobQuery, Depends(job_query)]) -> Response:
         """Active jobs and those that ended within the hour, oldest first; or others, in pages."""
-        return await written(await job_page(controller, query))
+        return await written(await job_page(controller, query, order))
+
+    @router.get("/queue")
+    async def queue() -> Response:
+        """The jobs that wait for GPUs, in the order in which the policy would start them."""
+        rows = await order.positions()
+        return await written({"jobs": controller.state.ids(sorted(rows, key=rows.__getitem__))})
 
     @router.get("/jobs/{job_id}")
     async def show(job_id: str) -> JSONResponse:
         """Everything about one job."""
         row = controller.record.row(job_id, newest=True)
-        told = await jobs.detail(controller, row)
+        told = await jobs.detail(controller, row, await order.positions())
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
         told["goodput"] = jobs.finite(await run_in_threadpool(goodput.describe, known))
@@ -182,6 +209,8 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
             progress=controller.record.progress(row),
         )
         verdict["eta"] = jobs.eta(controller, row)
+        if verdict["position"] is not None:
+            verdict["position"] = (await order.positions()).get(row)
         return JSONResponse(jobs.finite(verdict))
 
     @router.get("/jobs/{job_id}/events")
@@ -219,18 +248,19 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
     async def follow(
         job_id: str,
         user: Caller,
-        rank: _Number = None,
+        rank: _Number | Literal["all"] = None,
         process: _Number = None,
         attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
         offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
         since_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         times: bool = False,
-        last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+        system: bool = False,
+        last_event_id: Annotated[str | None, Header(max_length=MOST_PLACE_CHARS)] = None,
     ) -> StreamAnswer:
-        """One rank's output from a byte offset or a time on, and then as it is printed."""
+        """Output of a rank or of all from an offset or a time on, and then as it is printed."""
         row = controller.record.row(job_id, newest=True)
-        wanted = Wanted(rank, process, attempt, offset, tail, since_s, times)
+        wanted = Wanted(rank, process, attempt, offset, tail, since_s, times, system)
         output = LogStream(controller, streams, row, wanted)
         if last_event_id:
             output.go_on_from(last_event_id)
@@ -290,12 +320,19 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         told = await run_in_threadpool(gauges, now, quotas)
         return JSONResponse(jobs.finite(told | {"eta": controller.record.past.errors()}))
 
+    @router.get("/may")
+    async def may() -> JSONResponse:
+        """The actions that the caller's role allows."""
+        mine = roles.allowed()
+        return JSONResponse({"may": [action for action in roles.ACTIONS if action in mine]})
+
     @router.get("/report")
     async def report(
         last_s: Annotated[float | None, Query(gt=0, le=MAX_DURATION_S)] = None,
     ) -> JSONResponse:
         """Figures of all jobs, or of those of the last seconds, from the event log."""
-        now_s, state = controller.now_s(), controller.state.copy()
+        state = await copied(controller.state)
+        now_s = controller.now_s()
         # The log may be long, and the controller decides on this loop.
         told = await run_in_threadpool(_report, controller, state, now_s, last_s)
         return JSONResponse(jobs.finite(told))
@@ -354,7 +391,10 @@ def _process_routes(controller: Any) -> APIRouter:
         """An agent's connection: accepted here, then the controller's until it ends."""
         await websocket.accept()
         try:
-            await controller.agents.serve_agent(AgentChannel(websocket))
+            address = "" if websocket.client is None else websocket.client.host
+            node = websocket.scope["state"]["node"]
+            member = {} if node is None else {"member": node, "address": address}
+            await controller.agents.serve_agent(AgentChannel(websocket), **member)
         except WebSocketDisconnect:
             pass
         except RotaError as error:

@@ -38,9 +38,8 @@ def check_token(header: str | None, kind: str, tokens: Tokens) -> None:
 
     Takes the same time wherever the first wrong character is.
     """
-    scheme, _, shown = (header or "").partition(" ")
-    shown = shown.strip()
-    if scheme.lower() != "bearer" or not shown:
+    shown = shown_in(header)
+    if not shown:
         raise AuthError(
             "a token is needed: send 'Authorization: Bearer TOKEN' with the text of the file "
             f"{'token' if kind == USER else 'agent.token'} in the controller's state folder"
@@ -54,6 +53,12 @@ def check_token(header: str | None, kind: str, tokens: Tokens) -> None:
         raise AuthError(
             "the token is wrong; ROTA_TOKEN or ROTA_HOME may belong to another controller"
         )
+
+
+def shown_in(header: str | None) -> str:
+    """The token that an ``Authorization`` header shows; "" if it shows none."""
+    scheme, _, shown = (header or "").partition(" ")
+    return shown.strip() if scheme.lower() == "bearer" else ""
 
 
 def _ensure(path: Path, kind: str) -> str:

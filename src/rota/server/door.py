@@ -2,13 +2,17 @@
 
 Everybody on this machine can connect, whoever they are; only those who show a token count as known.
 Strangers have a moment for each request, and few enough places that they can't take those of the
-known: one too many closes the stranger who has been there longest.
+known: one too many closes the stranger who has been there longest. Those who call over TLS come in
+once their handshake is over; as many as there may be strangers are at it, and one too many closes
+the one that has been at it for longest.
 """
 
 import asyncio
 import logging
 import resource
-from typing import Any, NamedTuple
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -54,19 +58,29 @@ class Door:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._at_handshake: dict[asyncio.Transport, None] = {}
         self._strangers: dict[asyncio.Transport, None] = {}
         self._known: dict[asyncio.Transport, None] = {}
 
+    def knock(self, transport: asyncio.Transport) -> None:
+        """Somebody has begun a handshake. If that is one too many, another who has must go."""
+        self._admit(transport, self._at_handshake)
+
     def enter(self, transport: asyncio.Transport) -> None:
         """Somebody has connected. If that is one too many, one who has shown no token must go."""
-        self._strangers[transport] = None
+        self._admit(transport, self._strangers)
+
+    def _admit(
+        self, transport: asyncio.Transport, newcomers: dict[asyncio.Transport, None]
+    ) -> None:
+        newcomers[transport] = None
         if self._is_full():  # the server does not report the end of a WebSocket
-            for group in (self._strangers, self._known):
+            for group in (self._at_handshake, self._strangers, self._known):
                 for each in [each for each in group if each.is_closing()]:
                     del group[each]
         if self._is_full():
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+            oldest = next(iter(newcomers))
+            del newcomers[oldest]
             oldest.abort()
             log.warning(
                 "there are as many connections as there may be: "
@@ -81,13 +95,60 @@ class Door:
 
     def leave(self, transport: asyncio.Transport) -> None:
         """A connection has ended."""
-        self._strangers.pop(transport, None)
-        self._known.pop(transport, None)
+        for group in (self._at_handshake, self._strangers, self._known):
+            group.pop(transport, None)
 
     def _is_full(self) -> bool:
-        strangers = len(self._strangers)
-        together = strangers + len(self._known)
-        return strangers > self.limits.most_strangers or together > self.limits.most
+        groups = len(self._at_handshake), len(self._strangers), len(self._known)
+        return max(groups[:2]) > self.limits.most_strangers or sum(groups) > self.limits.most
+
+
+class Doorstep(asyncio.Protocol):
+    """A caller over TLS until the handshake is over; ``connection`` makes what serves it then."""
+
+    def __init__(
+        self, door: Door, context: ssl.SSLContext, connection: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._door, self._context, self._connection = door, context, connection
+        self._early: list[bytes] = []  # what came with the end of the handshake
+        self._is_lost = False
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        raw = cast(asyncio.Transport, transport)
+        raw.pause_reading()
+        self._door.knock(raw)
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(raw))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it for the connection."""
+        self._early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """There is nobody to serve."""
+        self._is_lost = True
+
+    async def _shake_hands(self, raw: asyncio.Transport) -> None:
+        within_s = self._door.limits.head_timeout_s
+        try:
+            if raw.is_closing():
+                return
+            transport = await asyncio.get_running_loop().start_tls(
+                raw, self, self._context, server_side=True, ssl_handshake_timeout=within_s
+            )
+        except OSError as error:
+            log.debug("a handshake failed: %s", error)
+            return
+        finally:
+            self._door.leave(raw)
+        if transport is None or self._is_lost:
+            return
+        connection = self._connection()
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        for data in self._early:
+            connection.data_received(data)
 
 
 class Connection(HttpToolsProtocol):

@@ -243,6 +243,5 @@ def _tidy(folder: Folder) -> None:
             socket, arenas = folder.socket(node.name), folder.arenas(node.name)
             socket.unlink(missing_ok=True)
             shutil.rmtree(arenas, ignore_errors=True)
-            for empty in (socket.parent, arenas.parent):
-                with contextlib.suppress(OSError):
-                    empty.rmdir()
+            shutil.rmtree(folder.island(node.name), ignore_errors=True)
+    folder.leave()

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from rota.errors import AgentAwayError, InputError, closest
@@ -28,6 +29,7 @@ from rota.server import profiles
 
 RANKS_PATIENCE_S = 1.0  # with an agent that is away, of those who look at a job as a whole
 RECENT_S = 3600.0  # for how long an ended job is still listed
+NO_POSITIONS: Mapping[int, int] = {}
 MOST_ALIKE = 10  # ids of jobs with the same name
 # Of a job in a list.
 SUMMARY_FIELDS = (
@@ -58,6 +60,7 @@ SUMMARY_FIELDS = (
     "cleaned",
     "progress",
     "eta_s",
+    "position",
 )
 
 
@@ -76,8 +79,10 @@ def parse_states(text: str | None) -> set[JobState] | None:
     return states
 
 
-def summary(controller: Any, row: int) -> dict[str, Any]:
-    """One line of ``rota ps``."""
+def summary(
+    controller: Any, row: int, positions: Mapping[int, int] = NO_POSITIONS
+) -> dict[str, Any]:
+    """One line of ``rota ps``; ``positions`` are those of waiting jobs, by row."""
     now_s = controller.now_s()
     job = controller.state.job(row, now_s)
     reported = controller.record.progress(row)
@@ -112,16 +117,19 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "cleaned": _cleaned(controller.state, row),
         "progress": finite(reported),
         "eta_s": _eta_s(controller.record.past, job, reported, share),
+        "position": None if job.state.is_final or job.gpus else positions.get(row),
     }
 
 
-async def detail(controller: Any, row: int) -> dict[str, Any]:
+async def detail(
+    controller: Any, row: int, positions: Mapping[int, int] = NO_POSITIONS
+) -> dict[str, Any]:
     """Everything about one job. Of its environment only the names: values may be secrets."""
     job = controller.state.job(row, controller.now_s())
     program = job.spec.program
     model_bytes, largest_tensor_bytes = controller.record.models.get(row) or (None, None)
     skew = controller.state.skew[row]
-    return summary(controller, row) | {
+    return summary(controller, row, positions) | {
         "eta": eta(controller, row),
         "sizes": _sizes(job),
         "resizable": bool(controller.state.resizable[row]),
@@ -135,6 +143,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "memory_gb": program.host_memory_gb if program else None,
         "gpu_memory_gb": job.spec.memory_gb,
         "setup": (program.setup or None) if program else None,
+        "snapshot": (program.snapshot or None) if program else None,
         "depends_on": dependencies_field(job.spec.depends_on),
         "notify": notices_field(job.spec.notices),
         "retries": _retries(controller.state, row),
@@ -201,12 +210,15 @@ def _eta_s(past: Past, job: Job, progress: dict[str, Any], share: float) -> list
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     """The nodes that are there, were lost within the hour, or that a job waits for; or all."""
     state, since_s = controller.state, controller.now_s() - RECENT_S
-    have = largest_node(state) if state.one_node_gangs else state.total_gpus
-    wanted = everything or any(state.num_gpus[row] > have for row in state.active)
+    told = controller.record.nodes()
+    wanted = everything
+    if not (wanted or all(node["alive"] for node in told)):
+        have = largest_node(state) if state.one_node_gangs else state.total_gpus
+        wanted = any(state.num_gpus[row] > have for row in state.active)
     fillers = _fillers(state)
     return [
         node | {"fillers": [fillers.get((index, gpu)) for gpu in range(node["num_gpus"])]}
-        for index, node in enumerate(controller.record.nodes())
+        for index, node in enumerate(told)
         if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
 

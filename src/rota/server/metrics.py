@@ -12,7 +12,9 @@ from rota.live.controller.counts import Counts, Labels, ProcessCounts
 from rota.model.cluster import Node
 from rota.model.job import JobState
 from rota.model.reason import Reason
-from rota.report.gauges import NOBODY, Standing, gauges, standing
+from rota.model.state.state import ClusterState
+from rota.report.gauges import NOBODY, Standing, gauges, queue_rows, standing
+from rota.store.deliveries import TRIED
 
 MOST_NODES = 1000  # that have series of their own: those that joined first
 
@@ -86,6 +88,18 @@ METRICS: dict[str, Described] = {
         GAUGE, (), "Part of the free GPUs that no waiting job can use; untold if none waits."
     ),
     "rota_queue_share": Described(GAUGE, ("queue",), "Part of the GPUs that a queue's jobs hold."),
+    "rota_queue_fair_share": Described(
+        GAUGE,
+        ("queue",),
+        "Part of the GPUs that is a queue's: its quota, else the queue's part of all queues' "
+        "shares, equal by default.",
+    ),
+    "rota_goodput_ratio": Described(
+        GAUGE,
+        ("queue",),
+        "Part of the GPU time of a queue's jobs that trained: neither lost nor spent on starts, "
+        "suspensions and moves; of jobs that have not ended.",
+    ),
     "rota_nodes": Described(GAUGE, ("state",), "Nodes: connected, silent, or lost."),
     "rota_nodes_lost_total": Described(
         COUNTER, (), "Nodes that were lost, other than those given back."
@@ -111,6 +125,12 @@ METRICS: dict[str, Described] = {
     "rota_db_transaction_seconds": Described(
         HISTOGRAM, (), "A write to the event log, until it is on disk.", True
     ),
+    "rota_deliveries_total": Described(
+        COUNTER,
+        ("result",),
+        "Tries to tell hooks of events: delivered, failed and to be repeated, or given_up.",
+        True,
+    ),
     "rota_disk_full": Described(GAUGE, (), "1 if the state folder's disk has too little room."),
     "process_virtual_memory_bytes": Described(GAUGE, (), "Virtual memory size in bytes."),
     "process_resident_memory_bytes": Described(GAUGE, (), "Resident memory size in bytes."),
@@ -135,6 +155,10 @@ class Snapshot(NamedTuple):
     is_full: bool
     gpus: tuple[int, int, int]  # in all, free, packed
     stands: Standing
+    quotas: dict[str, int | None]  # GPUs, by queue
+    weights: dict[str, float]  # shares, by queue
+    worked: dict[str, tuple[float, float]]  # GPU seconds that trained, and all, by queue
+    deliveries: dict[str, int]  # tries by result
     jobs: tuple[list[int], Any, Any, list[Any]]  # rows that have not ended; states, reasons, specs
     nodes: list[tuple[Node, int]]  # with the thousandths of cores that jobs were given there
     connected: frozenset[str]
@@ -169,6 +193,8 @@ class Metrics:
                 given[index] += share
         gpus = sum(node.num_gpus for node in state.nodes if node.alive)
         packed = sum(count > 1 for count in state.idle.sharers.values())
+        now = standing(state)
+        queues = queue_rows(now)
         return Snapshot(
             self._written,
             record.process_counts,
@@ -176,7 +202,11 @@ class Metrics:
             controller.policy_error is not None,
             controller.room.is_tight,
             (gpus, state.idle.count, packed),
-            standing(state),
+            now,
+            {name: controller.quota(row) for name, row in queues.items()},
+            {name: controller.queue_weight(now.spec[row].vc) for name, row in queues.items()},
+            _worked(state, now, now_s),
+            dict(record.deliveries.tries),
             (list(record.counts.open), state.state[:], state.reason[:], state.spec),
             list(zip(state.nodes, given, strict=True)),
             frozenset(record.outboxes.queues),
@@ -214,6 +244,9 @@ def values(snapshot: Snapshot) -> dict[str, Mapping[Labels, Any]]:
         "rota_nodes_lost_total": {(): counts.nodes_lost},
         "rota_reconcile_conflicts_total": {(): process.conflicts},
         "rota_db_transaction_seconds": {(): process.transaction_s},
+        "rota_deliveries_total": {
+            (result,): snapshot.deliveries.get(result, 0) for result in TRIED
+        },
         "rota_disk_full": {(): snapshot.is_full},
         **_of_jobs(snapshot),
         **_of_shares(snapshot),
@@ -238,16 +271,53 @@ def _of_jobs(snapshot: Snapshot) -> dict[str, dict[Labels, int]]:
 
 
 def _of_shares(snapshot: Snapshot) -> dict[str, dict[Labels, float]]:
-    told = gauges(snapshot.stands)
+    told = gauges(snapshot.stands, snapshot.quotas)
     shares: dict[Labels, float] = {}
     for name, group in told["queues"].items():
         queue = (snapshot.counts.queue_of("" if name == NOBODY else name),)
         shares[queue] = shares.get(queue, 0.0) + (group["share"] or 0.0)
+    queues = told["queues"]
+    fair: dict[Labels, float] = {}
+    in_all = sum(snapshot.weights.get(name, 1.0) for name in queues)
+    for name, group in queues.items():
+        queue = (snapshot.counts.queue_of("" if name == NOBODY else name),)
+        part = group["quota"]
+        if part is None:
+            part = snapshot.weights.get(name, 1.0) / in_all
+        fair[queue] = fair.get(queue, 0.0) + part
     stranded = told["fragmentation"]
     return {
+        "rota_queue_fair_share": fair,
+        "rota_goodput_ratio": {
+            queue: good / spent for queue, (good, spent) in _by_queue(snapshot).items() if spent
+        },
         "rota_fragmentation_ratio": {} if stranded is None else {(): stranded},
         "rota_queue_share": shares,
     }
+
+
+def _worked(state: ClusterState, now: Standing, now_s: float) -> dict[str, tuple[float, float]]:
+    """GPU seconds of open foreground jobs that trained, and all that they took, by queue."""
+    worked: dict[str, tuple[float, float]] = {}
+    for row in now.rows:
+        if not state.attempt[row] or row not in now.active or now.spec[row].is_background:
+            continue
+        spec = now.spec[row]
+        gpus, ran_s = state.num_gpus[row], state.service(row, now_s)
+        good, spent = worked.get(spec.vc, (0.0, 0.0))
+        good += max(0.0, ran_s - state.lost_s[row]) * gpus
+        worked[spec.vc] = (good, spent + (ran_s + state.overhead_s[row]) * gpus)
+    return worked
+
+
+def _by_queue(snapshot: Snapshot) -> dict[Labels, tuple[float, float]]:
+    """``worked`` by the labels of queues, of which those beyond the most are one."""
+    told: dict[Labels, tuple[float, float]] = {}
+    for name, (good, spent) in snapshot.worked.items():
+        queue = (snapshot.counts.queue_of(name),)
+        before = told.get(queue, (0.0, 0.0))
+        told[queue] = (before[0] + good, before[1] + spent)
+    return told
 
 
 def _of_nodes(snapshot: Snapshot) -> dict[str, dict[Labels, float]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import ipaddress
 import json
 import os
@@ -10,6 +9,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -17,10 +17,11 @@ import uvicorn
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.server.app import create_app
-from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, usual_limits
+from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, Doorstep, usual_limits
 from rota.server.guard import MAX_BODY_BYTES
 from rota.server.notify.notifier import Notifier
 from rota.server.sweepdriver import SweepDriver
+from rota.server.tls import Listener
 
 GRACE_S = 5  # for calls still being answered at the end
 WAITING_TO_CONNECT = 1024  # in the kernel, until they are accepted
@@ -33,9 +34,10 @@ def run(
     port: int = 0,
     *,
     on_listen: Callable[[str], None] | None = None,
+    listener: Listener | None = None,
 ) -> None:
     """Serve the controller until SIGTERM or SIGINT, in an event loop of its own; see serve()."""
-    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen))
+    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen, listener=listener))
 
 
 async def serve(
@@ -47,6 +49,7 @@ async def serve(
     on_listen: Callable[[str], None] | None = None,
     driver: SweepDriver | None = None,
     door: Door | None = None,
+    listener: Listener | None = None,
 ) -> None:
     """Start the controller and serve its API until SIGTERM or SIGINT.
 
@@ -59,16 +62,20 @@ async def serve(
     address that is not loopback or is taken; what the controller's start and stop raise comes
     through.
     """
-    sock = bind(host, port)
-    with contextlib.closing(sock):
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(bind(host, port))
+        outer = None if listener is None else stack.enter_context(_bind_for_others(listener))
         url = _url(sock)
         driver = driver or SweepDriver(lambda: controller.record.searches.is_any_open, folder)
         controller.record.searches.on_news = driver.tell_news
         record = controller.record
         notifier = Notifier(record.deliveries, controller.state, controller.now_s, folder)
-        app = create_app(controller, folder, driver, notifier)
-        config = _config(app, door or Door(usual_limits()))
+        app = create_app(controller, folder, driver, notifier, listener)
+        door = door or Door(usual_limits())
+        config = _config(app, door)
         server = _Server(config, controller, driver, notifier, folder, url, on_listen)
+        if listener is not None and outer is not None:
+            server.outer = outer, partial(Doorstep, door, listener.context)
         watch = asyncio.create_task(server.end_with(controller))
         try:
             await controller.start()
@@ -103,11 +110,15 @@ class _Server(uvicorn.Server):
         self._url = url
         self._on_listen = on_listen
         self._stopped = False
+        # Where others may call, and what meets them there, before a connection that it makes.
+        self.outer: tuple[socket.socket, Callable[..., asyncio.Protocol]] | None = None
         self._end_streams = config.app.state.streams.close  # type: ignore[union-attr]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then tell."""
         await super().startup(sockets)
+        if self.outer is not None:
+            await self._listen_to_others(*self.outer)
         for sock in sockets or ():
             sock.listen(WAITING_TO_CONNECT)
         self._announce()
@@ -115,6 +126,24 @@ class _Server(uvicorn.Server):
         self._notifier.start()
         if self._on_listen:
             self._on_listen(self._url)
+
+    async def _listen_to_others(
+        self, sock: socket.socket, doorstep: Callable[..., asyncio.Protocol]
+    ) -> None:
+        """Serve the same API over TLS as well: uvicorn itself takes one kind of connection."""
+
+        def connection() -> asyncio.Protocol:
+            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            partial(doorstep, connection), sock=sock, backlog=ACCEPTED_AT_ONCE
+        )
+        sock.listen(WAITING_TO_CONNECT)
+        self.servers.append(server)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more calls, stop the controller while agents can still hear it, close."""
@@ -177,7 +206,7 @@ class _Server(uvicorn.Server):
 def _config(app: Any, door: Door) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=functools.partial(Connection, door=door),  # type: ignore[arg-type]
+        http=partial(Connection, door=door),  # type: ignore[arg-type]
         backlog=ACCEPTED_AT_ONCE,  # asyncio tries so often at once, also while no file is free
         access_log=False,
         log_config=None,
@@ -210,6 +239,19 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
     # Its connections have that from it. Otherwise the body of each answer would wait for the
     # client's system to confirm the head, which takes its time: 40 ms for each call.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _bind_for_others(listener: Listener) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
+    try:
+        sock = socket.create_server((listener.address, listener.port), family=family)
+    except OSError as error:
+        raise InputError(
+            f"--listen: {listener.address}:{listener.port} can't be used: {error.strerror}; give "
+            "an address of this machine, and a free port"
+        ) from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -11,15 +11,20 @@ from rota.errors import InputError, RotaError
 from rota.folder import Folder, hold_lock
 from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
+from rota.live.controller.leases import Leases, settled
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
 from rota.live.logline import TEXT
+from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalProvider, lay_out
+from rota.live.provider.together import Together
 from rota.report.eta import Past
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
+from rota.server.tls import listener
 from rota.store.events import EventStore
+from rota.store.members import Members
 
 if TYPE_CHECKING:
     from rota.server.traces import Traces
@@ -30,6 +35,14 @@ TRACED_BY = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_TRACES_EXPORTER",
 )
+
+
+class Listen(NamedTuple):
+    """HOST:PORT for other machines, and a lab's own certificate and key if there are such."""
+
+    place: str
+    certificate: str | None = None
+    key: str | None = None
 
 
 def run_cluster(
@@ -46,11 +59,15 @@ def run_cluster(
     gpu_types: Sequence[str] = (),
     log_limit_bytes: int | None = None,
     log_format: str = TEXT,
+    listen: Listen | None = None,
+    lease_s: float | None = None,
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
-    With ``least_nodes`` it begins with so many, and has as many as the policy asks for.
+    With ``least_nodes`` it begins with so many, and has as many as the policy asks for. With
+    ``listen`` other machines can call and join; those that have joined are nodes in any case, each
+    with a lease of ``lease_s``, by default as before, or a minute.
     Raises InputError for a policy that is an oracle, or asks for no nodes where it has to, for more
     GPUs than there are, when another controller runs on the same folder, and for a folder that
     can't be written to.
@@ -99,10 +116,17 @@ def run_cluster(
         limits = host_memory_bytes, open_files, log_limit_bytes
         provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
         try:
+            outer = None if listen is None else listener(folder, *listen)
+            members = Members(store)
+            joined = JoinedProvider(lambda: members.names)
             watchers = [] if traces is None else [traces.watch]
+            both = Together(provider, joined)
             controller = Controller(
-                store, folder, policy, policy_name, provider, room, watchers, Past()
+                *(store, folder, policy, policy_name, both, room, watchers, Past(), members),
+                Leases(_lasts_s(folder, lease_s, members)),
             )
+            joined.is_connected = controller.record.outboxes.queues.__contains__
+            joined.has_jobs = controller.node_api.has_jobs
         except RotaError:
             store.close()
             raise
@@ -114,6 +138,7 @@ def run_cluster(
             folder,
             port=port,
             on_listen=lambda url: on_listen(url, controller, provider),
+            listener=outer,
         )
         if traces is not None:
             traces.close()
@@ -159,3 +184,10 @@ def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Contr
             "stays, and ids of new jobs begin at %s",
             *(store.path, ids[0], ids[-1], ids[-1] + 1),
         )
+
+
+def _lasts_s(folder: Folder, lease_s: float | None, members: Members) -> float:
+    try:
+        return settled(folder.lease, lease_s, members.names)
+    except OSError as error:
+        raise folder.unusable(error) from None

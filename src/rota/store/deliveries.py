@@ -1,5 +1,6 @@
 """Hooks and what each is to be sent, in the file of the event log."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +9,8 @@ from rota.store.events import EventStore
 
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"
 STATES = (WAITING, DELIVERED, GIVEN_UP)
+FAILED = "failed"  # a try that is repeated
+TRIED = (DELIVERED, FAILED, GIVEN_UP)
 PAGE = 500  # events looked at in one go
 KEPT = 1000  # deliveries of a hook that are over
 
@@ -77,6 +80,7 @@ class Deliveries:
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
+        self.tries: Counter[str] = Counter()  # of this process, by their results: TRIED
 
     # -- hooks ---------------------------------------------------------------------------------
 

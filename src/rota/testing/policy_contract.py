@@ -25,6 +25,8 @@ from rota.model.events import (
     NodeJoined,
     NodeLost,
     NodeOpened,
+    NodeReachable,
+    NodeUnreachable,
     ResumeRequested,
     RetryDue,
     SuspendRequested,
@@ -58,11 +60,9 @@ LOADS = [
     for seed, (name, costs) in zip(SEEDS, 2 * [("free", FREE), ("slow", SLOW)], strict=True)
 ]
 CLOSINGS = [
-    pytest.param(seed, drains, id=f"{seed}-{name}")
-    for seed, (name, drains) in zip(
-        SEEDS, 2 * [("cordoned", False), ("drained", True)], strict=True
-    )
-]
+    pytest.param(seed, how, id=f"{seed}-{how}")
+    for seed, how in zip(SEEDS, 2 * ["cordoned", "drained"], strict=True)
+] + [pytest.param(seed, "unreachable", id=f"{seed}-unreachable") for seed in SEEDS[:2]]
 # Far above what any policy needs for these loads: a policy that never comes to an end stops here.
 MOST_STEPS = 50_000
 MOST_FAILURES = 5
@@ -119,10 +119,8 @@ class PolicyContract:
         assert losses, "no node was lost: the load is too light to test anything"
         assert min(state.finish_s) >= 0
 
-    @pytest.mark.parametrize(("seed", "drains"), CLOSINGS)
-    def test_closed_nodes_take_no_new_job_and_the_queue_goes_on(
-        self, seed: int, drains: bool
-    ) -> None:
+    @pytest.mark.parametrize(("seed", "how"), CLOSINGS)
+    def test_shut_nodes_take_no_new_job_and_the_queue_goes_on(self, seed: int, how: str) -> None:
         chance = random.Random(seed)
         sim = simulation(random_trace(seed, max_gpus=4), self.policy(), "3x4", SLOW)
         state, closed_at, closings = sim.state, -1, 0
@@ -130,20 +128,24 @@ class PolicyContract:
         for step in steps(sim):
             if closed_at < 0 and chance.random() < 0.2 and any(state.held):
                 name = chance.choice(sorted(_nodes_in_use(state)))
-                state.apply(NodeClosed(sim.engine.now_s, name, drains))
+                state.apply(_shut(sim.engine.now_s, name, how))
                 there, closed_at = _targets_on(state, name), step
                 closings += 1
-                assert not (drains and there), "a job that can leave stays on a drained node"
+                assert not (how == "drained" and there), "a job stays that can leave"
             elif 0 <= closed_at < step - 5:
-                state.apply(NodeOpened(sim.engine.now_s, name))
+                state.apply(_reopened(sim.engine.now_s, name, how))
                 closed_at = -1
             if closed_at >= 0:
                 now = _targets_on(state, name)
-                assert now <= there, f"jobs {now - there} were given GPUs of a closed node"
+                assert now <= there, f"jobs {now - there} were given GPUs of a node that is {how}"
                 there = now
             state.validate()
             self.check_waiting(state)
-        assert closings, "no node was closed: the load is too light to test anything"
+        assert closings, "no node was shut: the load is too light to test anything"
+        if closed_at >= 0:
+            state.apply(_reopened(sim.engine.now_s, name, how))
+            for _ in steps(sim):
+                self.check_waiting(state)
         assert min(state.finish_s) >= 0
 
     @pytest.mark.parametrize("seed", SEEDS)
@@ -222,7 +224,7 @@ class PolicyContract:
         assert min(among.state.finish_s) >= 0, "a background job never ran to its end"
 
     @pytest.mark.parametrize("seed", SEEDS[:1])
-    def test_background_jobs_leave_lost_and_closed_nodes(self, seed: int) -> None:
+    def test_background_jobs_leave_lost_and_shut_nodes(self, seed: int) -> None:
         policy = self.policy()
         policy.fill = fill_stage({})
         jobs = with_background(random_trace(seed, max_gpus=4), seed)
@@ -235,6 +237,10 @@ class PolicyContract:
             elif step % 7 == 4:
                 for index in list(state.closed):
                     state.apply(NodeOpened(now_s, state.nodes[index].name))
+                for index in list(state.unreachable):
+                    state.apply(NodeReachable(now_s, state.nodes[index].name))
+            elif step % 7 == 2 and step < MOST_CLOSINGS and not state.unreachable:
+                state.apply(NodeUnreachable(now_s, name))
             elif step % 7 == 5 and step < MOST_CLOSINGS:
                 state.apply(NodeLost(now_s, name))
             elif step % 7 == 6:
@@ -243,7 +249,7 @@ class PolicyContract:
             state.validate()
             for row in state.background:
                 target = state.target[row]
-                assert target is None or state.closed.keys().isdisjoint(target.nodes())
+                assert target is None or state.shut.isdisjoint(target.nodes())
                 assert target is not None or state.reason[row] != Reason.NONE
 
     @pytest.mark.parametrize("seed", SEEDS[:2])
@@ -476,6 +482,16 @@ def _nodes_in_use(state: ClusterState) -> set[str]:
     return {state.nodes[node].name for held in state.held if held for node in held.nodes()}
 
 
+def _shut(now_s: float, name: str, how: str) -> NodeClosed | NodeUnreachable:
+    if how == "unreachable":
+        return NodeUnreachable(now_s, name)
+    return NodeClosed(now_s, name, how == "drained")
+
+
+def _reopened(now_s: float, name: str, how: str) -> NodeOpened | NodeReachable:
+    return NodeReachable(now_s, name) if how == "unreachable" else NodeOpened(now_s, name)
+
+
 def _targets_on(state: ClusterState, name: str) -> set[int]:
     """The jobs that the plan gives GPUs of a node."""
     index = state.node_index[name]
@@ -495,7 +511,7 @@ class _Always(random.Random):
 
 
 class _Watched(Policy):
-    """A policy under watch: fails if deciding changes the state that its view shows."""
+    """A policy under watch: fails if deciding or telling its order changes what its view shows."""
 
     state: ClusterState
 
@@ -507,10 +523,12 @@ class _Watched(Policy):
 
     def decide(self, view: View) -> Any:
         before = deepcopy(_columns(self.state))
+        order = self._policy.order(view)
+        assert sorted(order) == sorted(view.active), "order() has other rows than the active ones"
         plan = self._policy.decide(view)
         after = _columns(self.state)
         changed = [name for name, value in before.items() if value != after[name]]
-        assert not changed, f"decide() changed {', '.join(changed)}"
+        assert not changed, f"order() or decide() changed {', '.join(changed)}"
         return plan
 
 

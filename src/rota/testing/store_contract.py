@@ -44,6 +44,8 @@ from rota.model.events import (
     NodeJoined,
     NodeLost,
     NodeOpened,
+    NodeReachable,
+    NodeUnreachable,
     ResumeRequested,
     RetryDue,
     SpeedChanged,
@@ -95,11 +97,15 @@ def every_event() -> list[Event]:
     log: list[Event] = [
         NodeJoined(0.1, "here", 4, "cpu"),
         NodeLost(0.2, "here"),
-        NodeJoined(0.25, "there", 8, "gpu", "a100", "rack1", 4, 80.0, 23_500, 512.5),
+        NodeJoined(
+            0.25, "there", 8, "gpu", "a100", "rack1", 4, 80.0, 23_500, 512.5, "10.0.0.7", "rota 1.2"
+        ),
         NodeCpusChanged(0.255, "there", 12_000),
         NodeClosed(0.26, "there"),
         NodeClosed(0.27, "there", True, 1e9 + 0.1, "ann"),
         NodeOpened(0.28, "there"),
+        NodeUnreachable(0.285, "there", 1e9 + 0.1),
+        NodeReachable(0.286, "there"),
         JobSubmitted(0.30000000000000004, spec),
         JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
         JobSubmitted(0.4, JobSpec("3", 1, 0.4, elastic=Elastic((1, 2, 4), 7200.0, 100.0, 1.5))),

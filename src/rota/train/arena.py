@@ -29,13 +29,20 @@ from rota.live.wire.arena_file import (
     Checksum,
     checksum_of,
     read_table,
+    writer_of,
 )
 from rota.train.replica import put_together, take_apart
 
 BYTES_A_BLOCK = 512  # unit of ``st_blocks`` on every file system
+# Stands before the pickle: its objects are those of these versions.
+WRITTEN_BY = f"Python {sys.version_info.major}.{sys.version_info.minor}, torch {torch.__version__}"
 
 # How a tensor lies in its part of the file: shape, strides, type.
 Form = tuple[tuple[int, ...], tuple[int, ...], Any]
+
+
+class OtherVersionsError(ArenaError):
+    """An arena was written by other versions of Python or torch; nothing was read."""
 
 
 class Arena:
@@ -58,7 +65,7 @@ class Arena:
         skeleton, tensors = take_apart(state)
         tensors = [dense(tensor) for tensor in tensors]
         forms: list[Form] = [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
-        rest = pickle.dumps((skeleton, forms))
+        rest = WRITTEN_BY.encode() + b"\n" + pickle.dumps((skeleton, forms))
         offsets, end = lay_out(tensors)
         if self._can_stay(tensors, offsets):
             self._write_to(self.path, tensors, offsets, end, rest)
@@ -143,13 +150,16 @@ class Arena:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, *, copy: bool = False) -> Any:
-        """The state that was written. Raises ArenaError.
+        """The state that was written. Raises ArenaError, OtherVersionsError.
 
         Its tensors live in the file unless ``copy`` is True, which suits files on a disk: the file
         is then read to its end and checked.
         """
         places, rest = read_table(self.path)
-        skeleton, forms = pickle.loads(rest)  # noqa: S301 (this job wrote it)
+        writer, pickled = writer_of(rest)
+        if writer not in ("", WRITTEN_BY):
+            raise OtherVersionsError(f"arena {self.path} is of {writer}, and this is {WRITTEN_BY}")
+        skeleton, forms = pickle.loads(pickled)  # noqa: S301 (this job wrote it)
         with open(self.path, "r+b") as file:
             status = os.fstat(file.fileno())
             mapped = mmap.mmap(file.fileno(), 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import ArenaError
+from rota.live.wire import UNREADABLE
 from rota.train.member import Member
 from rota.train.memory_cycle import BACKWARD, BOUNDARY, OPTIMIZER, Cycle, MemoryCycle
 from rota.train.progress import Progress
@@ -69,18 +71,26 @@ class Handover:
             self._arena.forget()
 
     def adopt(self) -> bool:
-        """Take over the state of an earlier process, if there is one. Raises ArenaError."""
+        """Take over the state of an earlier process, if there is one. Raises ArenaError.
+
+        A process that can't read it, for its versions of Python and torch, ends here: the state is
+        kept for another one.
+        """
         path, self.adopts = self.adopts, None
         if path is None:
             return False
         replica = self._replica
         if replica is None:
             raise ArenaError("s.prepare was called before the suspension, and not in this process")
-        from rota.train.arena import Arena, set_random_state
+        from rota.train.arena import Arena, OtherVersionsError, set_random_state
         from rota.train.replica import put_together, take_apart
 
         self._arena = Arena(path)
-        state = self._arena.read(copy=os.environ.get("ROTA_ADOPT_COPY") == "1")
+        try:
+            state = self._arena.read(copy=os.environ.get("ROTA_ADOPT_COPY") == "1")
+        except OtherVersionsError as error:
+            print(f"rota: {error}", file=sys.stderr, flush=True)
+            os._exit(UNREADABLE)
         skeleton, tensors = take_apart(state["plain"])
         state["plain"] = put_together(skeleton, [tensor.clone() for tensor in tensors])
         replica.load(state)

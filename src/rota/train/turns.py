@@ -25,11 +25,13 @@ from rota.flow.page import (
     GONE,
     HOST,
     OPEN,
+    OWNER,
     READY,
     SLOTS,
     TAKES_NS,
     Bells,
     Page,
+    mark_of,
 )
 from rota.live.wire import COMPUTING, WAITING, Message
 from rota.share.gate import Gate
@@ -47,17 +49,19 @@ class Seat:
     def __init__(self, told: Message) -> None:
         folder = Path(told["folder"])
         self.slot, self.ring = told["slot"], told["ring"]
+        self._mark = mark_of(told["key"])
         self.page = Page(folder / "page", told["devices"], SLOTS)
         self.bells = Bells(folder)
         self.host = os.pidfd_open(told["host"])
+        self._turn = 0  # the last one that it had
         self.poll = select.poll()
         for each in (self.host, self.bells.own(self.slot)):
             self.poll.register(each, select.POLLIN)
 
     @property
     def is_given_up(self) -> bool:
-        """True once the host gives this seat no more turns."""
-        return self.page.of(self.slot, READY) == GONE
+        """True once the host gives this seat no more turns; others may have its slot then."""
+        return self.page.of(self.slot, OWNER) != self._mark
 
     def wait(self) -> bool:
         """Wait for the turn; False if the seat has been given up, or its host is gone."""
@@ -74,11 +78,16 @@ class Seat:
             self.bells.heard(self.slot)
         if self.is_given_up:
             return False
-        return True if self.page.head(self.ring) == self.slot else None
+        if self.page.head(self.ring) != self.slot:
+            return None
+        self._turn = self.page.done(self.ring) + 1
+        return True
 
     def pass_on(self) -> None:
         """The turn is over: the next one's owner is to know, or the host."""
-        turn = self.page.done(self.ring) + 1
+        turn = self._turn
+        if self.page.done(self.ring) + 1 != turn:  # the host has passed over it
+            return
         self.page.pass_on(self.ring, turn)
         following = self.page.head(self.ring)
         self.bells.ring(following if following >= 0 else HOST)
@@ -87,8 +96,9 @@ class Seat:
 
     def close(self) -> None:
         """Give it up: the host passes over what turns it has yet."""
-        self.page.tell(self.slot, READY, GONE)
-        self.bells.ring(HOST)
+        if not self.is_given_up:
+            self.page.tell(self.slot, READY, GONE)
+            self.bells.ring(HOST)
         self.bells.close()
         self.page.close()
         os.close(self.host)
@@ -99,6 +109,8 @@ def _wait_open(seat: Seat, gate: Gate) -> bool:
     has_turn = None
     while has_turn is None:
         gate.await_gap(REDUCTION)
+        if seat.is_given_up:
+            return False
         seat.page.tell(seat.slot, OPEN, 1)
         seat.bells.ring(HOST)
         has_turn = seat.has_turn(LOOK_MS)
@@ -150,6 +162,9 @@ class Turns:
         """What the step computes begins: wait for the turn, unless this step has it."""
         seat = self._seat
         if seat is None or self._has_turn:
+            return
+        if seat.is_given_up:
+            self.leave()
             return
         self._step += 1
         self._pulse.enter(WAITING)

@@ -14,7 +14,6 @@ can hang.
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -25,14 +24,15 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 from rota.live.wire import clock
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LIBC = ctypes.CDLL(None, use_errno=True)
+from rota.live.wire.lease import Lease
+from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence, children_of
 
 
 def main() -> None:
@@ -130,7 +130,9 @@ def become_shim(request: dict[str, Any]) -> bool:
         os._exit(1)  # the agent has given this rank up meanwhile, or will
     os.write(start, b"g")
     os.close(start)
-    watch(worker, where / f"{name}.exit")
+    lease = request["lease"]
+    wait = Fence(Lease(Path(lease))).wait if lease is not None else partial(os.waitpid, -1, 0)
+    watch(worker, where / f"{name}.exit", wait)
 
 
 def wear(tag: int) -> None:
@@ -145,7 +147,7 @@ def wear(tag: int) -> None:
         resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
 
 
-def watch(worker: int, report: Path) -> NoReturn:
+def watch(worker: int, report: Path, wait: Callable[[], tuple[int, int]]) -> NoReturn:
     """Wait for the worker, kill what it left behind, write down how it ended, and exit.
 
     What it left behind is waited for if the agent has asked it to end: its grace counts for them
@@ -154,7 +156,7 @@ def watch(worker: int, report: Path) -> NoReturn:
     """
     ended_pid = 0
     while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
-        ended_pid, status = os.waitpid(-1, 0)
+        ended_pid, status = wait()
     ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": clock.now_s()}
     number = 0 if report.with_suffix(".grace").exists() else signal.SIGKILL
     if number:
@@ -166,7 +168,7 @@ def watch(worker: int, report: Path) -> NoReturn:
         others = [child for child in children if not may_signal(child, number)]
         alone_with_others = bool(children) and len(others) == len(children)
         try:
-            ended_pid, _ = os.waitpid(-1, os.WNOHANG if alone_with_others else 0)
+            ended_pid, _ = os.waitpid(-1, os.WNOHANG) if alone_with_others else wait()
         except ChildProcessError:
             break
         if alone_with_others and not ended_pid:
@@ -179,15 +181,6 @@ def watch(worker: int, report: Path) -> NoReturn:
         except OSError:  # a full disk: the job must not run again because of that
             time.sleep(1)
     os._exit(0)
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of a process, those of all of its threads; none if it is gone."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
 
 
 def may_signal(pid: int, number: int) -> bool:

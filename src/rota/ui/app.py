@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -15,7 +16,7 @@ from fastapi import FastAPI
 from nicegui import app as toolkit
 from nicegui import ui
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from rota.client.client import Client
@@ -96,7 +97,8 @@ def create_app(reader: Reader, door: Door, port: int) -> FastAPI:
     @app.get("/data/timeline")
     async def pieces(job: str = "") -> Response:
         """What the timeline draws first."""
-        return JSONResponse(timeline.whole(reader.holds, job, reader.now_s()))
+        told = timeline.whole(reader.holds, job, reader.now_s())
+        return Response(told, media_type="application/json")
 
     _add_pages(deck)
     ui.run_with(
@@ -116,14 +118,15 @@ def create_app(reader: Reader, door: Door, port: int) -> FastAPI:
 
 
 def _add_pages(deck: Deck) -> None:
-    for path, build in {
+    pages: dict[str, Callable[[Frame], None]] = {
         "/": cluster.build,
-        "/queue": queue.build,
+        "/queue": partial(queue.build, rows=queue.Rows()),
         "/timeline": timeline.build,
         "/decisions": decisions.build,
         "/searches": searches.build,
         "/people": people.build,
-    }.items():
+    }
+    for path, build in pages.items():
         ui.page(path)(_page(deck, build))
 
     @ui.page("/job/{job_id}")

@@ -1,4 +1,4 @@
-"""Curves of what jobs report, kept while the dashboard runs."""
+"""Curves of what jobs report: from the event log at first, then as the reports come."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -16,12 +16,14 @@ class Curves:
 
     def __init__(self) -> None:
         self._of_job: dict[str, dict[str, Curve]] = {}
+        self._at_s: dict[str, float] = {}  # of each job's last report
 
     def add(self, job_id: str, progress: Mapping[str, Any]) -> None:
-        """Take a job's latest progress."""
-        told = progress.get("step")
-        if not _is_number(told):
+        """Take a report of a job; one that is no newer than the last one changes nothing."""
+        told, at_s = progress.get("step"), progress.get("at_s", 0.0)
+        if not _is_number(told) or (at_s and at_s <= self._at_s.get(job_id, 0.0)):
             return
+        self._at_s[job_id] = at_s
         step = float(told)
         known = self._of_job.setdefault(job_id, {})
         for name, value in metrics_of(progress):
@@ -33,7 +35,8 @@ class Curves:
             if len(curve) > MOST_POINTS:
                 del curve[1:-1:2]
         while len(self._of_job) > MOST_CURVES:
-            del self._of_job[next(iter(self._of_job))]
+            gone = next(iter(self._of_job))
+            del self._of_job[gone], self._at_s[gone]
 
     def of(self, job_id: str) -> dict[str, Curve]:
         """The curves of a job, by metric."""

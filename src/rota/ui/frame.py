@@ -47,16 +47,27 @@ class Frame:
         self._session = session_of(request.headers, deck.cookie)
         self._updates: list[Callable[[], Any]] = []
         self._changed = asyncio.Event()
+        self._again_s = 0.0  # when the last update that was asked for is due
         self._banner = self._load = self._toast = tag("div")
 
     def on_change(self, update: Callable[[], Any]) -> None:
         """Have ``update`` called once the page is open, and after each change."""
         self._updates.append(update)
 
+    def again(self, at_s: float) -> None:
+        """Have the page updated at a time of the event loop too, though nothing changes."""
+        if at_s > self._again_s:
+            self._again_s = at_s
+            asyncio.get_running_loop().call_at(at_s, self._changed.set)
+
     @property
     def may_act(self) -> bool:
-        """True if whoever has this page open may change something now."""
+        """True while the session of whoever has this page open lasts."""
         return self.deck.door.is_signed_in(self._session)
+
+    def may(self, action: str) -> bool:
+        """True if whoever has this page open may take an action now."""
+        return self.may_act and action in self.reader.may
 
     async def act(self, what: str, ask: Callable[[Client], Any]) -> Any:
         """Carry out what a button is for, and tell how it went; None if it was refused."""
@@ -66,6 +77,7 @@ class Frame:
         try:
             done = await self.reader.call(ask)
         except RotaError as error:
+            self.reader.refresh()
             self.say(plain(error, 400))
             return None
         self.reader.refresh()

@@ -17,15 +17,18 @@ class Piece(NamedTuple):
 
 
 class Holds:
-    """Pieces of the timeline, numbered from 0 in order of their beginning.
+    """Pieces of the timeline, numbered from 0 in order of their beginning; times to a millisecond.
 
-    ``gpus`` are ``(node, GPU index)`` as they came, ``nodes`` the GPUs of each node. ``changed``
-    are the numbers of pieces that have begun or ended, for whoever follows, in order.
+    ``gpus`` are ``(node, GPU index)`` as they came. Pieces are kept as columns, which pages load as
+    they are: ``gpu_of``, ``job_of``, ``start_s`` and ``end_s``, from piece ``first`` on.
     """
 
     def __init__(self) -> None:
         self.gpus: list[tuple[str, int]] = []
-        self.pieces: list[Piece] = []
+        self.gpu_of: list[int] = []
+        self.job_of: list[str] = []
+        self.start_s: list[float] = []
+        self.end_s: list[float | None] = []
         self.first = 0  # number of the oldest piece that is kept
         self.changes: list[int] = []  # numbers of pieces, one for each beginning and end
         self.changes_before = 0  # how many changes have been forgotten
@@ -76,9 +79,10 @@ class Holds:
         """How many changes there have been."""
         return self.changes_before + len(self.changes)
 
-    def of_job(self, job_id: str) -> list[Piece]:
-        """The pieces of one job, oldest first."""
-        return [piece for piece in self.pieces if piece.job_id == job_id]
+    def of_job(self, job_id: str) -> list[tuple[int, Piece]]:
+        """The pieces of one job with their numbers, oldest first."""
+        numbers = [n for n, job in enumerate(self.job_of, self.first) if job == job_id]
+        return [(number, self._piece(number)) for number in numbers]
 
     def _gpu(self, node: str, index: int) -> int:
         place = self._place.get((node, index))
@@ -88,30 +92,34 @@ class Holds:
         return place
 
     def _piece(self, number: int) -> Piece:
-        return self.pieces[number - self.first]
+        at = number - self.first
+        return Piece(self.gpu_of[at], self.job_of[at], self.start_s[at], self.end_s[at])
 
     def _begin(self, job_id: str, at_s: float) -> None:
         self._close(job_id, at_s)
         numbers = self._open[job_id] = []
         for part in self._given.get(job_id, ()):
             for index in part["gpus"]:
-                number = self.first + len(self.pieces)
-                self.pieces.append(Piece(self._gpu(part["node"], index), job_id, at_s, None))
+                number = self.first + len(self.job_of)
+                self.gpu_of.append(self._gpu(part["node"], index))
+                self.job_of.append(job_id)
+                self.start_s.append(round(at_s, 3))
+                self.end_s.append(None)
                 numbers.append(number)
                 self.changes.append(number)
-        if len(self.pieces) > MOST_PIECES:
+        if len(self.job_of) > MOST_PIECES:
             self._forget()
 
     def _close(self, job_id: str, end_s: float) -> None:
         for number in self._open.pop(job_id, ()):
             if number >= self.first:
-                piece = self._piece(number)
-                end_s = max(end_s, piece.start_s)
-                self.pieces[number - self.first] = piece._replace(end_s=end_s)
+                at = number - self.first
+                self.end_s[at] = max(round(end_s, 3), self.start_s[at])
                 self.changes.append(number)
 
     def _forget(self) -> None:
-        del self.pieces[:FORGOTTEN]
+        for column in (self.gpu_of, self.job_of, self.start_s, self.end_s):
+            del column[:FORGOTTEN]
         self.first += FORGOTTEN
         forgotten = len(self.changes) - MOST_PIECES
         if forgotten > 0:

@@ -1,5 +1,6 @@
 """Elements that pages are made of. Whatever they show is text."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -136,6 +137,7 @@ class Grid:
 
     ``columns`` are AG Grid's; ``context.from`` of one is the width from which it is shown. A row
     that is the same object as before has not changed. ``on_select`` is told the chosen row's id.
+    ``commands`` print what a cell shows, by column, that of "" for the others: ROW is the row's id.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Grid:
         *,
         label: str,
         empty: str,
+        commands: Mapping[str, str] = {},
         on_select: Callable[[str | None], Any] | None = None,
         short: bool = False,
     ) -> None:
@@ -177,6 +180,7 @@ class Grid:
         self.element.classes("rota-grid" + (" short" if short else ""))
         self.element._props["role"] = "region"
         self.element._props["aria-label"] = label
+        self.element._props["data-commands"] = json.dumps(commands)
         if on_select is not None:
 
             async def selected() -> None:

@@ -32,7 +32,7 @@ def draw_steering(
     held = job is not None and "HELD" in (job["state"], job["reason"].partition("_")[0])
     fits = {"Suspend": active and not held, "Resume": active and held, "Cancel": active}
     for verb, button in buttons.items():
-        disabled = not (fits[verb] and frame.may_act)
+        disabled = not (fits[verb] and frame.may(verb.lower()))
         label = f"{verb} job {job_id}" if job_id else f"{verb}: choose a job first"
         command = f"rota {verb.lower()} {job_id or 'JOB'}"
         new = {"disabled": disabled, "aria-label": label, "data-command": command}

@@ -37,6 +37,7 @@ def job(job_id, state="RUNNING", gpus=(("node", (0,)),), **more):
         "message": "",
         "exit_code": None,
         "finish_s": None,
+        "position": None,
     }
     return told | more
 
@@ -101,9 +102,10 @@ def test_nodes_tell_who_holds_each_gpu():
 
 def test_jobs_with_gpus_come_first_then_those_that_wait_then_the_last_that_ended():
     ended = [job(n, "FAILED", (), finish_s=float(n), exit_code=3) for n in range(100, 200)]
-    it = board(job(1, "PENDING", ()), *ended, job(2))
-    assert [each["id"] for each in it.listed()][:4] == ["2", "1", "199", "198"]
-    assert len(it.listed()) == 2 + MOST_ENDED
+    waits = [job(1, "PENDING", (), position=2), job(3, "PENDING", (), position=1)]
+    it = board(*waits, *ended, job(2))
+    assert [each["id"] for each in it.listed()][:5] == ["2", "3", "1", "199", "198"]
+    assert len(it.listed()) == 3 + MOST_ENDED
     columns = it.columns(80)
     cells = dict(zip([name for name, _ in columns], it.rows(columns, 0.0)["199"], strict=True))
     assert (cells["STATE"], cells["WHY"]) == ("FAILED", "exit 3")

@@ -1,16 +1,19 @@
 """The client against a real server: finding it, its errors, restarts, logs that join up."""
 
+import asyncio
 import http.server
 import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from rota.client import client as client_module
+from rota.client import stream
 from rota.client.client import Client, who_is_left
 from rota.errors import (
     AuthError,
@@ -25,7 +28,7 @@ from rota.errors import (
 from rota.model.events import AttemptLost, JobFinished
 from rota.model.job import JobState
 from rota.request.jobfile import JobRequest
-from support.served import StandInController, served
+from support.served import StandInController, controller_without_agents, served
 
 JOB = JobRequest("train", "python train.py", "/tmp")
 
@@ -91,6 +94,10 @@ class TestFinding:
         folder.token.unlink()
         with Client(folder=folder) as client, pytest.raises(AuthError, match="ROTA_HOME"):
             client.jobs()
+
+
+async def real_controller(folder):
+    return controller_without_agents(folder)
 
 
 class TestCalls:
@@ -162,6 +169,37 @@ class TestCalls:
         client.submit(JOB)
         with pytest.raises(TimeoutError, match="PENDING"):
             client.wait("1", timeout_s=0.0)
+        with pytest.raises(TimeoutError, match="PENDING"):
+            asyncio.run(client.wait_async("1", timeout_s=0.0))
+
+    @pytest.mark.parametrize(
+        "wait",
+        [
+            lambda client: client.wait("2", timeout_s=60.0),
+            lambda client: asyncio.run(client.wait_async("2", timeout_s=60.0)),
+        ],
+    )
+    def test_a_wait_ends_as_the_job_does_and_asks_for_it_no_oftener(
+        self, folder, monkeypatch, wait
+    ):
+        with (
+            served(folder, asyncio.run(real_controller(folder))),
+            Client(folder=folder) as client,
+        ):
+            client.submit(JOB)
+            after = [{"job": "1", "when": "succeeded"}]
+            client.submit({"run": "true", "workdir": "/tmp", "depends_on": after})
+            asked, call = [], client._call
+            monkeypatch.setattr(
+                client, "_call", lambda *args, **more: asked.append(args) or call(*args, **more)
+            )
+            with Client(folder=folder) as other, ThreadPoolExecutor(1) as pool:
+                waits = pool.submit(wait, client)
+                for _ in range(5):
+                    other.submit(JOB)
+                other.cancel("2")
+                assert waits.result()["state"] == "CANCELLED"
+            assert len(asked) < 5
 
 
 class TestRestarts:
@@ -194,8 +232,12 @@ class TestRestarts:
                 back.__exit__(None, None, None)
         assert len(waited) >= 3
 
-    def test_following_goes_on_where_it_was(self, folder):
+    def test_following_goes_on_where_it_was_however_long_nothing_was_printed(
+        self, folder, monkeypatch
+    ):
         controller = StandInController(folder)
+        quiet_s, clock = 0.0, stream.time.monotonic
+        monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: clock() + quiet_s))
         with Client(folder=folder) as client:
             with served(folder, controller) as it:
                 client.submit(JOB)
@@ -203,6 +245,7 @@ class TestRestarts:
                 it.write_log(0, b"one\n")
                 pieces = client.logs("1", follow=True)
                 assert next(pieces) == "one\n"
+            quiet_s = 3600.0
             with served(folder, controller) as it:
                 it.write_log(0, b"two\n")
                 finish(it)
@@ -306,6 +349,23 @@ class TestLogs:
         finish(cluster)
         assert "".join(pieces) == "second\n"
         assert list(client.logs("1", attempt=1, follow=True)) == ["first\n"]
+
+    def test_an_output_is_followed_asynchronously_too(self, client, cluster):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"first\n")
+
+        async def read():
+            told = []
+            async for piece in client.follow("1", system=True):
+                told.append(piece.text)
+                if piece.text == "first\n":
+                    await asyncio.to_thread(finish, cluster)
+            return told
+
+        told = asyncio.run(read())
+        assert sorted(told) == ["first\n", "started", "submitted", "succeeded"]
+        assert told[-1] == "succeeded"
 
 
 class TestLines:

@@ -1,5 +1,6 @@
 """The client's calls about searches, against a real controller that runs nothing."""
 
+import asyncio
 import math
 import threading
 
@@ -99,12 +100,24 @@ def test_the_first_end_counts(client):
         client.submit_trial("digits", {"lr": 0.5})
 
 
-def test_waiting_ends_with_the_search(client, folder, monkeypatch):
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda client: client.wait_sweep("@last"),
+        lambda client: asyncio.run(client.wait_sweep_async("@last")),
+    ],
+)
+def test_waiting_ends_with_the_search(client, folder, monkeypatch, wait):
     client.submit_sweep(FIELDS)
-    looked = threading.Event()
-    monkeypatch.setattr(
-        module.time, "sleep", lambda s: looked.set() or threading.Event().wait(0.01)
-    )
+    looked, call = threading.Event(), client._call
+
+    def noted(method, path, **more):
+        answer = call(method, path, **more)
+        if path == "/sweeps/digits":  # the stream is there: @last was read before
+            looked.set()
+        return answer
+
+    monkeypatch.setattr(client, "_call", noted)
 
     def end():
         looked.wait()
@@ -114,7 +127,7 @@ def test_waiting_ends_with_the_search(client, folder, monkeypatch):
 
     thread = threading.Thread(target=end)
     thread.start()
-    ended = client.wait_sweep("@last")
+    ended = wait(client)
     thread.join()
     assert (ended["name"], ended["outcome"], ended["trials"]) == ("digits", "CANCELLED", [])
 
@@ -123,6 +136,20 @@ def test_waiting_is_given_up_after_a_while(client):
     client.submit_sweep(FIELDS)
     with pytest.raises(TimeoutError, match="sweep digits has not ended after 0"):
         client.wait_sweep("digits", timeout_s=0)
+    with pytest.raises(TimeoutError, match="sweep digits has not ended after 0"):
+        asyncio.run(client.wait_sweep_async("digits", timeout_s=0))
+
+
+def test_a_search_is_asked_for_again_only_when_something_has_happened(client, monkeypatch):
+    client.submit_sweep(FIELDS)
+    looks, asked = client.follow_sweep("digits"), []
+    first = next(looks)
+    monkeypatch.setattr(module, "DRIVER_S", math.inf)
+    assert next(looks) == first  # the stream is there
+    monkeypatch.setattr(client, "_sweep", lambda *args, **more: asked.append(args) or ended)
+    ended = client.cancel_sweep("digits")
+    assert list(looks) == [ended]
+    assert len(asked) == 1
 
 
 def test_following_tells_how_it_stands_until_it_has_ended(client):

@@ -229,7 +229,7 @@ def listed(*fillings):
     told = {"name": "x", "state": "RUNNING", "reason": "NONE", "priority": 50, "num_gpus": 1}
     told |= {"gpus": [], "share": 0.5, "age_s": 1.0, "run_s": 1.0, "progress": {}, "eta_s": None}
     told |= {"queue": "", "user": "", "attempt": 1, "exit_code": None, "message": ""}
-    told |= {"shared_with": []}
+    told |= {"shared_with": [], "position": None}
     return [told | {"id": str(n), "filling": each} for n, each in enumerate(fillings, 1)]
 
 

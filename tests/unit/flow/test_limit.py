@@ -17,3 +17,11 @@ def test_an_operation_that_is_over_is_forgotten():
     limit.exceeded([7], now_s=0.0)
     assert limit.exceeded([], now_s=1.0) == []
     assert limit.exceeded([7], now_s=3.0) == []
+
+
+def test_an_operation_may_begin_anew():
+    limit = Limit(2.0)
+    limit.exceeded([7], now_s=0.0)
+    limit.begin_anew(7)
+    assert limit.exceeded([7], now_s=3.0) == []
+    assert limit.exceeded([7], now_s=5.1) == [7]

@@ -15,18 +15,26 @@ from rota.flow import notebook
 class Client:
     def __enter__(self): return self
     def __exit__(self, *_): pass
+    def submit(self, fields, key): return {"id": f"{key} of {fields['name']}"}
     def cancel(self, job_id): print("cancels", job_id)
 
 notebook.Client = Client
 sys.argv = ["notebook", notebook.WATCH, sys.argv[1]]
 notebook.main()
 """
+ASKED = '{"fields": {"name": "mine"}, "key": "k"}'
 
 
 @pytest.mark.parametrize(
     ("said", "answer"),
-    [("12", "cancels 12\n"), ("12\nreleased", ""), ("\nreleased", ""), ("", "")],
-    ids=["killed", "started", "refused", "killed at once"],
+    [
+        (ASKED, "cancels k of mine\n"),
+        (f"{ASKED}\nreleased", ""),
+        ("\nreleased", ""),
+        ("", ""),
+        (ASKED[:-3], ""),
+    ],
+    ids=["killed", "started", "refused", "killed at once", "killed while it told"],
 )
 def test_a_job_is_cancelled_if_its_notebook_ends_while_it_waits(
     tmp_path: Path, said: str, answer: str

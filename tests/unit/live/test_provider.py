@@ -1,6 +1,7 @@
 import asyncio
 import json
 import logging
+import shutil
 import socket
 
 import pytest
@@ -102,7 +103,7 @@ def test_an_agent_that_can_not_go_on_is_told_once_to_whoever_started_the_cluster
     folder = Folder(tmp_path / "home").create()
     provider = LocalProvider(folder, [LocalNode("box", 1)])
     place = folder.socket("box").parent
-    place.rmdir()
+    shutil.rmtree(place)
     place.touch()
     with pytest.raises(InputError, match="can't be the folder for the sockets"):
         asyncio.run(provider.start())

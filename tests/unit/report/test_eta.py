@@ -40,6 +40,11 @@ class Log:
         self.past.note(JobFinished(start_s + runs, row, outcome))
 
 
+def outermost_first(count):
+    """The numbers below ``count``, each of which lies between all that come before it."""
+    return [number for low in range(count // 2) for number in (low, count - 1 - low)]
+
+
 def halfway(step_time_s=1.0):
     return {"step": 50, "total": 100, "step_time_s": step_time_s}
 
@@ -55,7 +60,7 @@ def test_nothing_is_foretold_before_ten_jobs_have_started():
 
 def test_a_start_is_foretold_from_waits_that_took_longer():
     log = Log()
-    for waits in range(100):
+    for waits in outermost_first(100):
         log.job(waits=waits)
     # 51 to 99 are 49 waits: a tenth of them is up to 55, nine tenths up to 95.
     assert log.past.start(job(), 50.0) == Range(5.0, 45.0, 49)
@@ -144,6 +149,22 @@ def test_the_error_tells_how_many_came_within_and_how_far_off_the_others_were():
         log.past.note(JobLaunched(waits, log.rows, 1))
         log.rows += 1
     assert log.past.error("start") == {"told": 5, "within": 0.6, "missed_s": (2.0 + 9.0) / 2}
+
+
+def test_ranges_that_are_missed_make_the_next_ones_wider_and_those_that_hold_narrower_again():
+    log = Log()
+    for waits in outermost_first(100):
+        log.job(waits=waits)
+    assert log.past.start(job(), 0.0) == Range(9.0, 89.0, 100)
+    log.job(waits=1000.0)  # 9.6 % are left out on either side of the 101 waits, and not 10 %
+    assert log.past.start(job(), 0.0) == Range(9.0, 91.0, 101)
+    for _ in range(30):
+        log.job(waits=1000.0)
+        log.job(waits=-1000.0)
+    assert log.past.start(job(), 0.0) == Range(0.0, 1000.0, 161)
+    for _ in range(300):
+        log.job(waits=50.0)
+    assert log.past.start(job(), 0.0) == Range(16.0, 84.0, 461)
 
 
 def test_four_fifths_of_the_ranges_hold_where_the_past_is_like_the_present():
@@ -235,6 +256,13 @@ def test_a_job_that_its_owner_keeps_back_has_no_eta():
     cluster = Live(job(0), cluster="1x1")
     cluster.happens(SuspendRequested, 0)
     assert cluster.eta(0)["why"] == "its owner keeps it back, or did"
+
+
+def test_a_flow_job_that_is_idle_has_no_eta():
+    cluster = Live(job(0), cluster="1x1")
+    cluster.happens(SuspendRequested, 0, "", True)
+    why = "its next call brings it back, which nobody can foretell"
+    assert cluster.eta(0)["why"] == why
 
 
 @pytest.mark.parametrize(

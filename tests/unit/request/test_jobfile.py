@@ -102,6 +102,9 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ),
         ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
         ({"setup": " "}, ["setup: ' '", "leave it out"]),
+        ({"snapshot": "yes"}, ["snapshot: 'yes'", "write true"]),
+        ({"snapshot": "A5" * 32}, ["snapshot: 'A5", "write true"]),
+        ({"snapshot": 1}, ["snapshot: 1", "leave it out"]),
         ({"memory": "3GB"}, ["memory: '3GB'", "resources: {memory: ...}"]),
         ({"resources": {"memory": 64}}, ["resources.memory: 64", "such as 30GB"]),
         ({"resources": {"cpus": 0}}, ["resources.cpus: 0", "from 1"]),
@@ -343,6 +346,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         cpus=st.integers(0, 100),
         cpus_per_gpu=st.none() | st.just((2, 8)) | st.just((3, 3)),
         setup=st.just("") | plain.filter(str.strip),
+        snapshot=st.booleans() | st.just("a5" * 32),
         share=st.none()
         | st.builds(
             Share,

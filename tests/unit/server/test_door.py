@@ -16,7 +16,7 @@ from rota.server import door as door_module
 from rota.server.auth import Tokens
 from rota.server.door import Door, Limits, raise_open_files, usual_limits
 from rota.server.guard import Guard
-from support.served import StandInController, served
+from support.served import NoMembers, StandInController, served
 
 LONG_S = 1e6
 HALF = b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
@@ -212,7 +212,8 @@ def test_a_body_that_does_not_come_is_answered_with_a_problem():
         sent_head = []
         headers = [(b"host", b"localhost"), (b"authorization", b"Bearer right")]
         scope = {"type": "http", "path": "/api/v1/jobs", "headers": headers, "method": "POST"}
-        guard = Guard(None, Tokens("right", "other"), body_timeout_s=0.01)
+        scope["scheme"] = "http"
+        guard = Guard(None, Tokens("right", "other"), NoMembers(), lambda: 0.0, body_timeout_s=0.01)
         await guard(scope | {"state": {"connection": Asked()}}, receive, send)
         return sent
 

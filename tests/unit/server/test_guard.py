@@ -79,12 +79,11 @@ def test_every_route_needs_the_token_of_its_kind(cluster, routes, user_token, ag
         if path in OPEN_PATHS:
             assert set(answers) == {200}, path
         else:
-            refused = 403 if method == "WS" else 401
-            assert answers == [refused] * len(wrong), (method, path)
+            assert answers == [401] * len(wrong), (method, path)
 
 
-def test_only_the_health_of_the_process_is_open():
-    assert {"/healthz"} == OPEN_PATHS
+def test_only_the_health_of_the_process_and_the_ca_are_open():
+    assert {"/healthz", "/agent/v1/ca"} == OPEN_PATHS
 
 
 def test_paths_that_do_not_exist_need_a_token_too(cluster):
@@ -114,7 +113,7 @@ def test_a_forged_host_is_refused_everywhere(cluster, routes, user_token, agent_
         headers = bearer(token) | {"Host": host}
         if method == "WS":
             answer = handshake(cluster, path, headers)
-            assert answer in (400, 403), path
+            assert answer in (400, 421), path
         else:
             assert raw_status(cluster, method, path, headers) in (400, 421), (method, path)
 

@@ -5,10 +5,14 @@ import time
 
 import pytest
 
+from rota.client.client import Client
+from rota.folder import Folder
 from rota.model.events import JobFinished, JobSubmitted
 from rota.model.job import JobSpec, JobState
+from rota.model.state.state import ClusterState
 from rota.model.sweep import Sweep, SweepTrial
 from rota.server import jobs
+from support.served import StandInController, served
 
 NUM_JOBS = 60
 ENDS = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
@@ -113,6 +117,15 @@ def test_a_job_that_ended_an_hour_ago_is_listed_no_longer(cluster, controller, h
     assert len(listed(http)["jobs"]) == NUM_JOBS // 3 < before
 
 
+def test_jobs_are_chosen_by_id_whether_or_not_they_go_on(controller, http):
+    asked = {"id": "j4, j2,j3,nobody", "fields": "id"}
+    assert [job["id"] for job in listed(http, **asked)["jobs"]] == ["j2", "j3", "j4"]
+    assert [job["id"] for job in listed(http, **asked, user="user-0")["jobs"]] == ["j3"]
+    assert [job["id"] for job in listed(http, **asked, state="PENDING")["jobs"]] == ["j3"]
+    page = listed(http, **asked, limit=2)
+    assert [job["id"] for job in listed(http, **asked, cursor=page["cursor"])["jobs"]] == ["j4"]
+
+
 def test_fields_are_those_of_a_summary(controller, http):
     (job,) = listed(http, limit=1, fields="state, id")["jobs"]
     assert job == {"state": "PENDING", "id": "j0"}
@@ -130,9 +143,33 @@ def test_fields_are_those_of_a_summary(controller, http):
         ({"cursor": -1}, "cursor: '-1'"),
         ({"state": "RUNING"}, "did you mean RUNNING"),
         ({"user": "x" * 201}, "user: "),
+        ({"id": "7," * 500}, "ask for 500 or fewer"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(http, params, fault):
     answer = http.get("/api/v1/jobs", params=params)
     assert answer.status_code == 422
     assert fault in answer.json()["detail"]
+
+
+def test_jobs_that_wait_tell_their_place_in_the_policy_s_order(tmp_path, monkeypatch):
+    made = []
+    copies = ClusterState.copy
+
+    def copy(state):
+        made.append(state)
+        return copies(state)
+
+    folder = Folder(tmp_path).create()
+    controller = StandInController(folder, policy="smallest-first")
+    with served(folder, controller) as it, Client(folder=folder) as client:
+        for gpus in (2, 2, 1, 2, 1):
+            client.submit({"run": "true", "workdir": "/tmp", "resources": {"gpus": gpus}})
+        it.do(controller.turn)
+        monkeypatch.setattr(ClusterState, "copy", copy)
+        places = {job["id"]: job["position"] for job in client.jobs()}
+        assert places == {"3": None, "5": None, "1": 1, "2": 2, "4": 3}
+        assert len(made) == 1
+        assert client.job("4")["position"] == client.explain("4")["position"] == 3
+        assert client.job_page(limit=1, fields=["position"]).jobs == [{"position": 1}]
+        assert len(made) == 1

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from rota.errors import AgentAwayError
+from rota.live.wire.questions import NoAnswer
 from rota.model.events import AttemptLost, JobFinished
 from rota.model.job import JobState
 from rota.server import log_stream
@@ -102,12 +103,69 @@ def test_an_output_that_goes_meanwhile_ends_the_stream_with_the_reason(running, 
         ("x", {}, 422),
         ("1.0", {}, 422),
         ("9.0.0", {}, 404),
+        ("1.0.0,1.1.0", {}, 422),
+        ("1.0.0,s", {"system": True}, 422),
     ],
 )
 def test_what_there_is_not_is_refused(running, http, place, params, status):
     headers = {} if place is None else {"Last-Event-ID": place}
     answer = http.get("/api/v1/jobs/1/logs/stream", params=params, headers=headers)
     assert answer.status_code == status
+
+
+def test_one_stream_has_all_ranks_and_the_story_and_goes_on_where_it_was(cluster, http):
+    http.post("/api/v1/jobs", json=JOB | {"resources": {"gpus": 2}}).raise_for_status()
+    cluster.do(cluster.controller.turn)
+    cluster.write_ranks(0, [0, 1])
+    cluster.write_log(0, b"a\n", rank=0)
+    both = {"rank": "all", "system": "true"}
+    with stream(http, **both) as it:
+        first = [next(it) for _ in range(3)]
+        assert [data["line"] for kind, _, data in first if kind == "story"] == [
+            "submitted",
+            "started",
+        ]
+        cluster.write_log(0, b"b\n", rank=1)
+        kind, place, data = next(it)
+        assert (kind, place, data["rank"], data["text"]) == ("piece", "1.0.2,1.1.2,s2", 1, "b\n")
+    cluster.write_log(0, b"c\n", rank=0)
+    with stream(http, place, **both) as it:
+        assert next(it)[2]["text"] == "c\n"
+        cluster.write_log(0, b"d\n", rank=1)
+        finish(cluster)
+        *printed, story, end = it
+        assert [data["text"] for _, _, data in printed] == ["d\n"]
+        assert (story[0], story[2]["line"], end[0]) == ("story", "succeeded", "end")
+
+
+def test_a_rank_that_an_elastic_job_gets_later_is_followed_too(cluster, http, monkeypatch):
+    ask, lacking = cluster.controller.ask, threading.Event()
+
+    async def asked(*args):
+        found = await ask(*args)
+        if isinstance(found, NoAnswer):
+            lacking.set()
+        return found
+
+    monkeypatch.setattr(cluster.controller, "ask", asked)
+    elastic = {"resources": {"gpus": "1..2"}}
+    http.post("/api/v1/jobs", json=JOB | elastic).raise_for_status()
+    cluster.do(cluster.controller.turn)
+    cluster.write_ranks(0, [0])
+    cluster.write_log(0, b"a\n")
+    with stream(http, rank="all") as it:
+        assert next(it)[2]["text"] == "a\n"
+        assert lacking.wait(30)
+        cluster.apply(AttemptLost(cluster.controller.now_s(), 0, 1, "its agent died"))
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0, 1])
+        cluster.write_log(0, b"b\n", rank=1)
+        cluster.do(cluster.controller.on_written)
+        kind, _, data = next(it)
+        assert (kind, data["attempt"], data["rank"], data["text"]) == ("piece", 2, 1, "b\n")
+        finish(cluster)
+        cluster.do(cluster.controller.on_written)
+        assert [kind for kind, _, _ in it] == ["end"]
 
 
 def test_streams_of_outputs_and_of_events_share_their_places(running, http, monkeypatch):

@@ -88,6 +88,39 @@ def test_shares_and_fragmentation_are_those_of_the_gauges(controller):
     assert samples(told, "rota_fragmentation_ratio") == free
 
 
+def test_queues_tell_the_part_that_is_theirs_and_how_much_of_their_time_trained(controller):
+    submit(controller, "team", "other", "")
+    controller.turn()
+    state, now_s = controller.state, controller.now_s()
+    told = scrape(controller)
+    assert samples(told, "rota_queue_fair_share") == {
+        ("team",): 1 / 3,
+        ("other",): 1 / 3,
+        ("(none)",): 1 / 3,
+    }
+    controller.queue_weight = {"team": 2.0, "other": 1.0, "": 1.0}.__getitem__
+    assert samples(scrape(controller), "rota_queue_fair_share") == {
+        ("team",): 0.5,
+        ("other",): 0.25,
+        ("(none)",): 0.25,
+    }
+    controller.quota = lambda row: int(state.spec[row].vc == "team")
+    for row, (ran_s, overhead_s, lost_s) in enumerate([(8.0, 2.0, 3.0), (4.0, 0.0, 0.0)]):
+        state.service_s[row], state.since_s[row] = ran_s, -1.0
+        state.overhead_s[row], state.lost_s[row] = overhead_s, lost_s
+    told = scrape(controller)
+    assert state.service(0, now_s) == 8.0
+    assert samples(told, "rota_goodput_ratio") == {("team",): 0.5, ("other",): 1.0}
+    assert samples(told, "rota_queue_fair_share")["team",] == 0.5
+    assert samples(told, "rota_queue_fair_share")["other",] == 0.0
+
+
+def test_tries_to_tell_hooks_are_counted_by_their_results(controller):
+    controller.deliveries.tries["failed"] += 2
+    told = samples(scrape(controller), "rota_deliveries")
+    assert told == {("delivered",): 0, ("failed",): 2, ("given_up",): 0}
+
+
 def test_text_of_users_stays_text(controller):
     submit(controller, HOSTILE, "half \ud800", "x" * 5000)
     controller.state.apply(NodeJoined(1.0, HOSTILE, 1, "cpu", HOSTILE))

@@ -20,6 +20,7 @@ from rota.testing.store_contract import every_event
 
 rows = st.integers(0, 10**9)
 seconds = st.floats(allow_nan=False)
+st.register_type_strategy(float, seconds)  # those of fields that no strategy is named for
 text = st.text(st.characters())
 words = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 json_values = st.recursive(
@@ -124,10 +125,13 @@ STRATEGIES = {
     "drains": st.booleans(),
     "keeps_checkpoints": st.booleans(),
     "by_s": st.none() | seconds,
+    "until_s": st.none() | seconds,
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,
     "rack": words,
+    "address": words,
+    "build": words,
     "island": rows,
     "memory_gb": seconds,
     "host_memory_gb": seconds,
@@ -274,7 +278,7 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     record = {"type": "JobSubmitted", "at_s": 1.5}
     record["spec"] = spec | {"program": {"run": "true", "workdir": "/"}}
     found = decode(record).spec
-    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None)
+    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None, "")
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
     usual |= {"depends_on": (), "tags": (), "gpu_types": (), "notices": ()}

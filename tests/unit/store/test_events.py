@@ -291,7 +291,13 @@ def test_a_copy_has_the_identity_of_its_file_and_another_file_its_own(path, tmp_
 def test_a_log_of_before_there_were_identities_gets_one(path):
     with closing(EventStore(path)) as store:
         store.append(every_event())
-    later = ["DROP TABLE delivery", "DROP TABLE hook", "DROP TABLE identity"]
+    later = [
+        "DROP TABLE member",
+        "DROP TABLE invitation",
+        "DROP TABLE delivery",
+        "DROP TABLE hook",
+        "DROP TABLE identity",
+    ]
     edit(path, *later, "UPDATE alembic_version SET version_num = '0001'")
     with closing(EventStore(path)) as store:
         assert len(store.identity) == 32

@@ -116,7 +116,7 @@ def failures(policy_class, **flags):
             continue
         test = getattr(suite, name)
         wants = test.__code__.co_varnames[: test.__code__.co_argcount]
-        arguments = {"seed": 2, "costs": FREE, "drains": True}
+        arguments = {"seed": 2, "costs": FREE, "how": "drained"}
         try:
             test(**{key: value for key, value in arguments.items() if key in wants})
         except (AssertionError, PlanError, PolicyError, pytest.fail.Exception):

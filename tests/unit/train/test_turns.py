@@ -130,6 +130,29 @@ def test_a_rank_goes_on_without_turns_once_its_seat_is_taken_away(seen, tmp_path
     assert [seen.host._floor.page.of(slot, READY) for slot in gang.slots] == [GONE, GONE]
 
 
+@pytest.mark.parametrize("dead", range(DEVICES))
+def test_a_gang_one_of_whose_ranks_has_died_can_be_let_go(seen, tmp_path, dead):
+    gang = Gang(seen.host, tmp_path, "gang")
+    both_begin(seen, gang)
+    seen.host._ends.lose(seen.host._floor.places[gang.slots[dead]])
+    seen.host.part("gang")
+    assert not seen.host.serves_trainings
+    both_begin(seen, Gang(seen.host, tmp_path, "other"))
+
+
+def test_ranks_go_on_without_turns_once_the_host_has_refused_their_gang(seen, tmp_path):
+    gang = Gang(seen.host, tmp_path, "gang")
+    thread = begins(gang.ranks[0])
+    seen.until_rung()
+    seen.host._floor.page.tell(gang.slots[1], READY, 5)  # and never was for one before that
+    seen.looks()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert gang.ranks[0].key is None
+    gang.ranks[1].begin()
+    assert gang.ranks[1].key is None
+
+
 def test_a_rank_that_waits_for_one_that_has_left_gets_its_turn(seen, tmp_path):
     gang = Gang(seen.host, tmp_path, "gang")
     thread = begins(gang.ranks[0])

@@ -27,7 +27,7 @@ def cluster(
     settings: Mapping[str, str] | None = None,
     nodes: int = 1,
 ) -> Iterator[Client]:
-    """``rota up`` on a folder that it makes, with so many slots on each of its nodes.
+    """``rota up`` on a folder, made if it is not there, with so many slots on each of its nodes.
 
     It leaves no process behind, whatever happens inside. While it lasts SIGTERM raises SystemExit,
     so that it is taken down then too, unless a handler of the caller's own is there. Raises
@@ -38,7 +38,7 @@ def cluster(
     for key, value in (settings or {}).items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     log = home / "up.log"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -3,24 +3,31 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import resource
 import socket
 import sys
 from functools import partial
+from pathlib import Path
 
 from rota.errors import InputError
-from rota.folder import Folder, hold_lock, is_in_place
+from rota.folder import MEMBERSHIP, Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
 from rota.live.agent.cpu_groups import Groups, find, identity, keep, kept
 from rota.live.agent.cpus import WHOLE, Part, numa_nodes
 from rota.live.agent.devices import discover
+from rota.live.agent.endpoint import Endpoint, FolderEndpoint, JoinedEndpoint
 from rota.live.agent.processes import descendants
 from rota.live.logline import FORMATS, TEXT, formatter
 from rota.live.wire import clock
 
+REMOVED = 5  # the exit code of an agent whose node is none of the cluster's any more
 LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
+
+
+log = logging.getLogger("rota.agent")
 
 
 def main() -> None:
@@ -35,6 +42,7 @@ def main() -> None:
     parser.add_argument("--log-limit", type=int, help="bytes that the logs of a job may hold")
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
+    parser.add_argument("--joined", action="store_true", help="this machine has joined a cluster")
     parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
     parser.add_argument("--log-format", choices=FORMATS, default=TEXT)
     options = parser.parse_args()
@@ -45,7 +53,8 @@ def main() -> None:
     about = {"process": "agent", "node": options.node}
     handler.setFormatter(formatter(options.log_format, LOG_LINE, **about))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("websockets").setLevel(logging.WARNING)
+    for name in ("websockets", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     folder = Folder(options.home)
     folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -60,13 +69,17 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
     lock = hold_lock(lock_path)
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
-    clock.follow(clock.read_ahead_s(folder.clock))
+    place = folder.node(options.node)
+    clock.follow(clock.read_ahead_s(place / "clock.json" if options.joined else folder.clock))
+    endpoint: Endpoint = FolderEndpoint(folder, options.controller_pid)
+    if options.joined:
+        endpoint = _joined(place / MEMBERSHIP)
     devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
     agent = Agent(
         folder,
         options.node,
         devices,
-        options.controller_pid,
+        endpoint,
         options.host_memory,
         log_limit_bytes=options.log_limit,
         is_in_place=partial(is_in_place, lock, lock_path),
@@ -75,6 +88,22 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
     )
     asyncio.run(agent.run())
     lock.close()
+    if agent.is_removed:
+        what = f"node {options.node} was removed from its cluster; it can join again with the line "
+        log.error("%sof `rota node invite`", what)
+        sys.exit(REMOVED)
+
+
+def _joined(file: Path) -> JoinedEndpoint:
+    """The endpoint of the cluster that this machine has joined. Raises InputError."""
+    try:
+        told = json.loads(file.read_text())
+        return JoinedEndpoint(told["url"], told["token"], told["ca"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file} can't be read: {error}; remove it, and join again with the line of `rota "
+            "node invite`"
+        ) from None
 
 
 def _groups(folder: Folder, options: argparse.Namespace) -> Groups | None:

@@ -9,15 +9,19 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
-import secrets
+import platform
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rota import __version__
 from rota.errors import AgentError
-from rota.folder import Folder
+from rota.folder import Folder, remove_homeless
 from rota.live.agent.answers import answer
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim
@@ -28,10 +32,12 @@ from rota.live.agent.cpus import LOOK_EVERY_S as LOOK_AT_CPUS_S
 from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
+from rota.live.agent.endpoint import Endpoint
 from rota.live.agent.filling import Filling, ways_of
+from rota.live.agent.identity import begin
 from rota.live.agent.inheritance import inherit
 from rota.live.agent.island_link import IslandLink
-from rota.live.agent.launching import Starter, rank_requests, record_of
+from rota.live.agent.launching import Starter, look_at_script, rank_requests, record_of
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
@@ -40,11 +46,14 @@ from rota.live.agent.ordering import Ordering
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
+from rota.live.agent.snapshots import Snapshots
 from rota.live.agent.states import State
 from rota.live.agent.vitals import Vitals
+from rota.live.agent.workdir import OWN, thin
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
+from rota.live.wire import MAX_LINE_BYTES, VERSION, Message, clock, decode, pack, unpack
+from rota.live.wire.lease import Lease, lease_file
 from rota.live.wire.messages import from_worker
 from rota.live.wire.peer import peer_of
 from rota.live.wire.questions import Clean, ask_of
@@ -55,12 +64,30 @@ SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # for adopted workers to say hello
 VITALS_EVERY_S = 5.0
+BEAT_S = 1.0
 LOOK_AT_FOLDER_S = 0.5
 LOOK_AT_ISLAND_S = 0.5
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 FAREWELL_S = 5.0  # for the controller to record the last ends
 
+
+def build() -> str:
+    """The versions of the agent's program, which a controller is told."""
+    versions = [f"rota {__version__}", f"Python {platform.python_version()}"]
+    with contextlib.suppress(PackageNotFoundError):
+        versions.append(f"torch {version('torch')}")
+    return ", ".join(versions)
+
+
+BUILD = build()
+
 log = logging.getLogger("rota.agent")
+
+
+def _remove_homeless() -> None:
+    """Remove what clusters whose state folders are gone have left outside of these."""
+    for folder in remove_homeless():
+        log.info("removed %s, whose state folder is gone", folder)
 
 
 def about(message: Message) -> Message:
@@ -76,7 +103,7 @@ class Agent:
         folder: Folder,
         node: str,
         devices: Devices,
-        controller_pid: int | None,
+        endpoint: Endpoint,
         host_memory_bytes: int | None = None,
         driver: Driver | None = None,
         log_limit_bytes: int | None = None,
@@ -90,7 +117,10 @@ class Agent:
         self.devices = devices
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self._world = world or World()
-        self._id = secrets.token_hex(8)
+        self._identity = begin(folder.node(node))
+        self._stays = endpoint.stays
+        self._lease = Lease(lease_file(folder.node(node))) if endpoint.stays else None
+        self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._socket_path = folder.socket(node)
         self._arenas = folder.arenas(node)
@@ -117,8 +147,10 @@ class Agent:
             memory_bytes,
             devices.kind,
             self._has_called,
+            None if self._lease is None else self._lease.path,
         )
         self._ordering = Ordering(self.attempts.values, self._island, devices.num_gpus, self._spawn)
+        self._snapshots = Snapshots(folder, node, endpoint.address)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._moves = Moves(
@@ -130,16 +162,20 @@ class Agent:
             self._place,
             self._send,
             self._spawn,
+            self._snapshots.prepare,
         )
         self._ending = asyncio.Event()
         self._link = ControllerLink(
-            folder, controller_pid, self._greeting, self._heard, self._is_busy, self._ending
+            endpoint, self._greeting, self._heard, self._is_busy, self._ending, self._leave
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._disowned: set[Attempt] = set()  # of another event log, and being ended
 
     async def run(self) -> None:
         """Serve until told to shut down, or until there is neither a controller nor a job."""
+        held = self.folder.hold()
+        self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
+        threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
         self._socket_path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
             self._serve_worker, self._socket_path, limit=MAX_LINE_BYTES
@@ -165,6 +201,8 @@ class Agent:
         self._spawn(self._watch_folder())
         self._spawn(self._watch_cpus())
         self._spawn(self._tell_vitals())
+        if self._stays:
+            self._spawn(self._tell_that_it_lives())
         self._spawn(self._watch_island())
         self._spawn(self._meter.run())
         self._spawn(self._filling.run())
@@ -183,9 +221,10 @@ class Agent:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(own_socket, self._socket_path.stat()):  # no other agent's by now
                 self._socket_path.unlink()
-        for empty in (self._socket_path.parent, self._arenas, self._arenas.parent):
-            with contextlib.suppress(OSError):
-                empty.rmdir()
+        with contextlib.suppress(OSError):
+            self._arenas.rmdir()
+        held.close()
+        self.folder.leave()
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -222,6 +261,12 @@ class Agent:
         while True:
             await asyncio.sleep(VITALS_EVERY_S)
             self._notify({"type": "vitals", **self._vitals.read()})
+
+    async def _tell_that_it_lives(self) -> None:
+        """Tell a controller of another machine so, again and again: a cut cable tells nothing."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._notify({"type": "beat", "asked_s": clock.boottime_s()})
 
     async def _adopt_island(self) -> None:
         """Find the host of flow jobs that an earlier agent has left."""
@@ -332,7 +377,10 @@ class Agent:
             "gpu_type": self.devices.gpu_type,
             "memory_gb": self.devices.memory_gb,
             **self._cpus.told(),
-            "agent": self._id,
+            **self._identity._asdict(),
+            "build": BUILD,
+            "wire": VERSION,
+            "asked_s": clock.boottime_s(),
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),
                 *self._moves.arrivals,
@@ -431,8 +479,35 @@ class Agent:
             self._spawn(self._answer(message))
         elif kind == "rejected":
             raise AgentError(f"the controller rejects this agent: {message['error']}")
+        elif kind == "lease":
+            if self._lease is not None:
+                lasts_s = message["lasts_s"]
+                self._lease.renew(math.inf if lasts_s is None else message["asked_s"] + lasts_s)
+            if "now_s" in message:
+                self._set_clock(message["asked_s"], message["now_s"])
+        elif kind == "removed":
+            self._leave()
         elif kind == "shutdown":
-            self._spawn(self._shut_down())
+            self._spawn(self._shut_down(ends=not self._stays))
+
+    def _set_clock(self, asked_s: float, now_s: float) -> None:
+        """Go by the controller's clock, should the two machines' have drifted apart.
+
+        Processes of jobs that have begun keep theirs.
+        """
+        before_s = clock.ahead_s()
+        ahead_s = clock.corrected_ahead_s(before_s, asked_s, now_s, clock.boottime_s())
+        if ahead_s != before_s:
+            log.info("the clock is set by %+.3f s, to the controller's", ahead_s - before_s)
+            clock.follow(ahead_s)
+            with contextlib.suppress(OSError):
+                clock.keep_ahead_s(self.folder.node(self.node) / "clock.json", ahead_s)
+
+    def _leave(self) -> None:
+        """End with all jobs: the cluster has removed this node, and may run them elsewhere."""
+        log.error("node %s is no longer part of its cluster: ending with all jobs", self.node)
+        self.is_removed = True
+        self._spawn(self._shut_down())
 
     async def _answer(self, message: Message) -> None:
         """Tell the controller what it asks about files of this node."""
@@ -441,6 +516,7 @@ class Agent:
             await self._let_go(ask.question.job_id)
         self._notify(await answer(self.folder, self.node, ask))
         if isinstance(ask.question, Clean):
+            self._snapshots.set_needless_aside()
             await asyncio.to_thread(remove_cleaned, self.folder, ask.question.node)
 
     async def _let_go(self, job_id: str) -> None:
@@ -553,6 +629,9 @@ class Agent:
             record = attempt.record
             if former := record.program.get("resume_from"):
                 await asyncio.to_thread(inherit, self.folder, former, job_id)
+            if (tree := await self._snapshots.prepare(record, folder)) is not None:
+                look_at_script(record, tree, self.devices)
+                attempt.save()
             requests = self._requests(record, folder, record.members, record.gpus)
             if attempt.seat is not None:
                 await attempt.seat.take(requests, self._cpus.place(record))
@@ -615,6 +694,8 @@ class Agent:
             del self.attempts[job_id, number]
             with contextlib.suppress(OSError):  # else the next agent finds it again
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
+            if (own := attempt.folder / OWN).is_dir():
+                self._spawn(asyncio.to_thread(thin, own))
 
     def _disown(self, message: Message) -> None:
         """End an attempt that the controller's log does not know, without reporting it."""
@@ -642,13 +723,15 @@ class Agent:
             (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
         self._disowned.discard(attempt)
 
-    async def _shut_down(self) -> None:
-        """End every process of every job here, then this agent."""
+    async def _shut_down(self, *, ends: bool = True) -> None:
+        """End every process of every job here, then if it ``ends`` this agent."""
         self._moves.call_all_off()
         for attempt in list(self.attempts.values()):  # one that has just come here leaves
             attempt.stop()
         while self._is_busy():
             await asyncio.sleep(0.02)
+        if not ends:
+            return
         deadline = asyncio.get_running_loop().time() + FAREWELL_S
         while self.attempts and self._link.connected:  # until the controller has recorded every end
             if asyncio.get_running_loop().time() > deadline:

@@ -1,22 +1,25 @@
-"""Answers to the controller's questions about the files of this node: outputs, ranks, checkpoints.
+"""Answers to the controller's questions about files of this node: outputs, ranks, checkpoints.
 
 Files are read in threads, so that a slow disk keeps nobody waiting but who has asked.
 """
 
 import asyncio
+import re
+import stat
 from pathlib import Path
 
 from rota.errors import AgentError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.cleaning import clean
 from rota.live.agent.line_times import LineTimes, read_times
-from rota.live.agent.log_pieces import Piece, line_offset, read_piece, tail_offset
-from rota.live.agent.ranks import Ranks, read_ranks
+from rota.live.agent.log_pieces import Piece, line_offset, read_bytes, read_piece, tail_offset
+from rota.live.agent.ranks import ENDED, Ranks, read_ranks, record_of
 from rota.live.wire import Message
 from rota.live.wire.questions import (
     MOST_ANSWER_BYTES,
     Ask,
     AskCheckpoints,
+    AskLogs,
     AskOutput,
     AskRanks,
     CheckpointFolder,
@@ -24,16 +27,20 @@ from rota.live.wire.questions import (
     Found,
     Freed,
     LinesAt,
+    LogBytes,
+    LogFiles,
     NoAnswer,
     Output,
     Question,
     RankList,
     RankProcess,
+    ReadLog,
     answer_message,
 )
 
 LOOK_AGAIN_S = 0.1  # at an output that somebody follows
 MOST_WAIT_S = 60.0
+LOG_FILE = re.compile(r"rank[0-9]+\.(log|times)")
 
 
 async def answer(folder: Folder, node: str, ask: Ask) -> Message:
@@ -66,9 +73,16 @@ def look_up(folder: Folder, node: str, question: Question) -> Found:
         attempt = folder.attempt(question.node, question.job_id, question.attempt)
         is_there = attempt.is_dir()
         if question.node != node and not is_there:
-            return _none_of(question.node, node)
+            attempt = folder.copies(question.node, question.job_id) / str(question.attempt)
+            is_there = attempt.is_dir()
+            if not is_there:
+                return _none_of(question.node, node)
         if isinstance(question, AskRanks):
             return _ranks(read_ranks(attempt))
+        if isinstance(question, AskLogs):
+            return _log_files(attempt)
+        if isinstance(question, ReadLog):
+            return _log_bytes(attempt, question)
         if question.started and not is_there:
             what = f"the output of job {question.job_id} is no longer there"
             return NoAnswer(f"{what}: its folder {attempt} on node {node} is gone", wrong=True)
@@ -94,6 +108,27 @@ def _ranks(ranks: Ranks | None) -> RankList:
         return RankList([])
     told = zip(ranks.members, ranks.pids, ranks.gpus, strict=False)
     return RankList([RankProcess(*each) for each in told])
+
+
+def _log_files(attempt: Path) -> LogFiles:
+    files = [*attempt.iterdir()] if attempt.is_dir() else []
+    sizes = {
+        file.name: file.lstat().st_size
+        for file in sorted(files)
+        if LOG_FILE.fullmatch(file.name) and stat.S_ISREG(file.lstat().st_mode)
+    }
+    if (record := record_of(attempt)) is not None:
+        sizes[ENDED] = record.lstat().st_size
+    return LogFiles(sizes)
+
+
+def _log_bytes(attempt: Path, asked: ReadLog) -> LogBytes:
+    file = attempt / asked.name
+    if asked.name == ENDED:
+        file = record_of(attempt) or file
+    elif LOG_FILE.fullmatch(asked.name) is None:
+        raise NotFoundError(f"name: {asked.name!r:.80} is no file of an attempt's output")
+    return LogBytes(*read_bytes(file, asked.offset, MOST_ANSWER_BYTES))
 
 
 def _output(attempt: Path, asked: AskOutput) -> Output:

@@ -42,9 +42,10 @@ def clean(folder: Folder, node: str, asked: Clean) -> int | None:
             _open_up(path)
     num_bytes = sum(_size_of(path) for path in found)
     if not asked.dry_run:
+        copies = folder.copies(asked.node, asked.job_id)
+        asides = {job: job.parents[1], copies: folder.node(node)}
         for path in found:
-            aside = path.parent if path != job else job.parents[1]
-            set_aside(path, aside / ASIDE, path.name)
+            set_aside(path, asides.get(path, path.parent) / ASIDE, path.name)
     return num_bytes
 
 
@@ -80,10 +81,14 @@ def _left_by(folder: Folder, job: Path, asked: Clean) -> Iterator[Path]:
     """The paths of what this very job has left, not another one that had its id."""
     if os.path.lexists(job) and mark_of(job / ORIGIN) in ("", asked.origin):
         yield job
+    copies = folder.copies(asked.node, asked.job_id)
+    if copies.is_dir():
+        yield copies
     checkpoints = folder.checkpoints(asked.job_id)
     origin = checkpoints.with_name(f"{asked.job_id}.{ORIGIN}")
     if asked.checkpoints and mark_of(origin) in ("", asked.origin):
         yield from (path for path in (checkpoints, origin) if os.path.lexists(path))
+        yield from checkpoints.parent.glob(f"{asked.job_id}.probe-*")
 
 
 def _size_of(path: Path) -> int:

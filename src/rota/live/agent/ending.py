@@ -13,12 +13,14 @@ from rota.live.agent.attempt_report import Account
 from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
+from rota.live.agent.setup import FAILED
 from rota.live.agent.states import State
 from rota.live.wire import Message
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 LAST_BYTES = 4096  # of an output that are looked at
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
+MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
 VANISHED = "its processes vanished without a word (their shim was killed)"
 
@@ -88,12 +90,13 @@ class Ending:
         if bad and self._attempt.goes_on and not asked:
             self._end(State.LOST, error=self._attempt.complaint, started=True, goes_on=True)
             return
+        logs = [rank.log for rank in ranks if rank.index == process]
         words = (self._failure(process, code), self._attempt.complaint) if bad else ()
+        setup = [failed_setup(_last_of(log)) for log in logs if bad]
         left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
-        message = "; ".join(filter(None, (*words, *left)))
+        message = "; ".join(filter(None, (*words, *setup, *left)))
         at_s = max(e["at_s"] for _, e in exits)
         ended = {"at_s": at_s, "exit_code": code, "message": message, "stop_asked": asked}
-        logs = [rank.log for rank in ranks if rank.index == process]
         memory = bool(bad) and (code == -signal.SIGKILL or any(map(_tells_of_no_memory, logs)))
         self._end(State.ENDED, out_of_memory=memory, **ended)
 
@@ -186,14 +189,30 @@ class Ending:
         return told
 
 
-def _tells_of_no_memory(log: Path) -> bool:
-    """True if the last that a process printed is that memory, or that of a GPU, ran out."""
+def failed_setup(printed: bytes) -> str:
+    """The last lines of a setup that has failed, if the end of an output tells of one; else ""."""
+    text, found, code = ("\n" + printed.decode(errors="replace")).rpartition(f"\n{FAILED} ")
+    if not found:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()][-MOST_LINES:]
+    last = " / ".join(lines)[-MAX_LEFT:]
+    said = f", and printed last: {last}" if last else ""
+    return f"setup failed with exit code {code.partition(':')[0]}{said}"
+
+
+def _last_of(log: Path) -> bytes:
+    """The last that a process printed; nothing if it can't be read."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
-            last = file.read(LAST_BYTES)
+            return file.read(LAST_BYTES)
     except OSError:
-        return False
+        return b""
+
+
+def _tells_of_no_memory(log: Path) -> bool:
+    """True if the last that a process printed is that memory, or that of a GPU, ran out."""
+    last = _last_of(log)
     return any(words in last for words in NO_MEMORY)
 
 

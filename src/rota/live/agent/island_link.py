@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError, FlowError
+from rota.folder import hold_outside
 from rota.live.wire.island import (
     CONTROL,
     Called,
@@ -43,7 +44,10 @@ LAST_BYTES = 4096  # of the log of a host that did not start
 
 
 class IslandLink:
-    """See the module. ``called`` is given the key of a seat whose program has called something."""
+    """See the module. ``called`` is given the key of a seat whose program has called something.
+
+    With a ``lease``, a file, the host's workers are stopped while that is over.
+    """
 
     def __init__(
         self,
@@ -53,10 +57,11 @@ class IslandLink:
         memory_bytes: int,
         kind: str,
         called: Callable[[str], None],
+        lease: Path | None = None,
     ) -> None:
         self.folder = folder
         self._log, self._devices, self._memory_bytes = log, devices, memory_bytes
-        self._kind = kind
+        self._kind, self._lease = kind, lease
         self._called = called
         self._seated: set[str] = set()  # the keys of its seats
         self._process: subprocess.Popen[bytes] | None = None  # unless an earlier agent started it
@@ -193,18 +198,25 @@ class IslandLink:
     def _start(self) -> None:
         """Start a host in an empty folder. Raises AgentError."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        python = [sys.executable, "-m"]
+        fence = [] if self._lease is None else [*python, "rota.train.fence", str(self._lease)]
         words = [str(self.folder), str(self._devices), str(self._memory_bytes), self._kind]
         try:
             with contextlib.suppress(FileNotFoundError):  # else by a host that was killed
                 shutil.rmtree(self.folder)
             self.folder.mkdir(mode=0o700, parents=True)
-            with open(self._log, "ab") as log:
+            with open(self._log, "ab") as log, contextlib.ExitStack() as stack:
+                words.append("--agent")
+                held = hold_outside(self.folder.parent)  # for the host, until it ends
+                if held is not None:
+                    words.append(str(stack.enter_context(held).fileno()))
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "rota.flow.host", *words, "--agent"],
+                    [*fence, *python, "rota.flow.host", *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environment,
+                    pass_fds=() if held is None else (held.fileno(),),
                     start_new_session=True,
                 )
         except OSError as error:

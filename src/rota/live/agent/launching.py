@@ -23,8 +23,10 @@ from rota.live.agent.method import choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
-from rota.live.agent.setup import SETUP, after_setup
+from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
+from rota.live.agent.workdir import workdir_of
 from rota.live.wire import Message, clock, island
+from rota.live.wire.lease import lease_file
 from rota.model.job import MAX_SLOWDOWN
 from rota.share.mps import mps_environment
 
@@ -54,17 +56,16 @@ class Starter(NamedTuple):
 def record_of(message: Message, devices: Devices, refusal: str | None) -> Record:
     """The record of an attempt that the message launches.
 
-    ``refusal`` is the reason for which CUDA checkpoints are impossible here, if they are.
+    ``refusal`` is the reason for which CUDA checkpoints are impossible here, if they are. A job
+    whose script is in a snapshot counts as one without ``rota.train`` until :func:`look_at_script`.
     """
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
     in_gang, flow = program["processes"] == "gpu", message.get("flow")
     if flow is not None:
         workers = max(len(gpus), most_gpus)
         flow = flow | {"devices": [*gpus, *[island.NO_DEVICE] * (workers - len(gpus))]}
-    # A launcher takes all the GPUs that it sees, whatever its script uses.
-    cooperative = uses_library(program) and (in_gang or len(gpus) == 1)
     world = len(gpus) if in_gang else 1
-    return Record(
+    record = Record(
         version=VERSION,
         job_id=message["job_id"],
         attempt=message["attempt"],
@@ -79,8 +80,8 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         background=message.get("background", False),
         max_slowdown=message.get("max_slowdown", MAX_SLOWDOWN),
         millicores=message.get("millicores"),
-        visible=visible_gpus(gpus, devices, everything=cooperative),
-        movable=devices.kind == "cpu" or cooperative,
+        visible=None,
+        movable=False,
         suspension="process" if flow is None else "boundary",
         flow=flow,
         keeps=None if flow is None else FLOW_KEEPS,
@@ -89,6 +90,17 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         boot_id=clock.boot_id(),
         secret=secrets.token_hex(8),
     )
+    look_at_script(record, None if program.get("snapshot") else Path(program["workdir"]), devices)
+    return record
+
+
+def look_at_script(record: Record, folder: Path | None, devices: Devices) -> None:
+    """Find out from the job's script, in ``folder``, which GPUs its processes can be on."""
+    # A launcher takes all the GPUs that it sees, whatever its script uses.
+    one_each = record.program["processes"] == "gpu" or len(record.gpus) == 1
+    cooperative = one_each and folder is not None and uses_library(record.program["run"], folder)
+    record.visible = visible_gpus(record.gpus, devices, everything=cooperative)
+    record.movable = devices.kind == "cpu" or cooperative
 
 
 def rank_requests(
@@ -121,9 +133,15 @@ def rank_requests(
     slot_cores = devices.cores_of(list(gpus)) if place is None else []
     groups, cores = place or Place([], slot_cores)
     run, setup = program["run"], program.get("setup")
+    workdir = workdir_of(program, folder)
     if setup:
         shared[SETUP] = setup
-        run = after_setup(run, folder.parents[2] / "setup")
+        if snapshot := program.get("snapshot"):
+            unpacked = home_of(folder).unpacked(node_name(folder), snapshot)
+            run = after_setup_of_snapshot(run, unpacked, Path(workdir))
+        else:
+            run = after_setup(run, folder.parents[2] / "setup")
+    lease = lease_file(folder.parents[2])
     requests = []
     for position, slot in enumerate(slots):
         rank = str(before + position)
@@ -156,13 +174,14 @@ def rank_requests(
                 "folder": str(folder),
                 "log": str(log),
                 "env": environment,
-                "workdir": program["workdir"],
+                "workdir": workdir,
                 "run": run,
-                "python": None if setup else own_python(run, environment, program["workdir"]),
+                "python": None if setup else own_python(run, environment, workdir),
                 "cpus": slot_cores[position : position + 1]
                 if len(slots) == len(slot_cores)
                 else cores,
                 "groups": groups,
+                "lease": str(lease) if lease.exists() else None,
             }
         )
     return requests
@@ -302,11 +321,11 @@ def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list
     return gpus + others if everything else list(gpus)
 
 
-def uses_library(program: dict[str, Any]) -> bool:
-    """True if the job's script imports ``rota.train``, judged by its text."""
-    for word in program["run"].split():
+def uses_library(run: str, folder: Path) -> bool:
+    """True if the script of a command in a folder imports ``rota.train``, judged by its text."""
+    for word in run.split():
         if word.endswith(".py"):
-            text = _text(Path(program["workdir"], word))
+            text = _text(Path(folder, word))
             return "rota.train" in text or "from rota import train" in text
     return False
 

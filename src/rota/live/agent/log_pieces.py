@@ -62,6 +62,21 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     return Piece(text, offset, next_offset, at_end, size, lines)
 
 
+def read_bytes(path: Path, offset: int, limit: int) -> tuple[int, bytes]:
+    """At most ``limit`` bytes from ``offset`` on, or from the end of a gap there, and from where.
+
+    None at the end of the file, and if it is not there. Raises AgentError, OSError.
+    """
+    descriptor = _open(path)
+    if descriptor is None:
+        return offset, b""
+    try:
+        begin = gap_at(descriptor, offset)
+        return begin, os.pread(descriptor, min(limit, next_gap(descriptor, begin) - begin), begin)
+    finally:
+        os.close(descriptor)
+
+
 def _lines(data: bytes, offset: int) -> list[int]:
     """Offsets of the beginnings of lines in the data, the first of which may have begun before."""
     starts, at = [], 0

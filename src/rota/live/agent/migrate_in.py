@@ -19,6 +19,7 @@ from typing import Any
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.blocking import to_its_end
 from rota.live.agent.claim import LAUNCH, release, write_mark
+from rota.live.agent.migrate_checkpoints import Coming
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
 
@@ -40,6 +41,7 @@ class Arrival:
         number: int,
         folder: Path,
         arenas: Path,
+        checkpoints: Path,
         ask: Callable[[Message], None],
         launch: str | None = None,
     ) -> None:
@@ -51,6 +53,7 @@ class Arrival:
         self.folder = folder
         self.received_bytes = 0
         self._memory = self._arenas = arenas
+        self._coming = Coming(checkpoints)
         self._ask = ask
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
         self._heard_s = 0.0  # time of the last message from the other node
@@ -62,6 +65,10 @@ class Arrival:
         self._heard_s = time.monotonic()
         try:
             state = await self._fetch_state()
+            checkpoints = state["checkpoints"]
+            if checkpoints is not None:
+                for file in checkpoints["files"]:
+                    await self._fetch(file, self._coming.path_of(file["name"]))
             arenas = {}
             for file in state["files"]:
                 path = self._path_of(file)
@@ -69,6 +76,8 @@ class Arrival:
                 if file["slot"] is not None:
                     arenas[str(file["slot"])] = str(path)
             await to_its_end(self._put_in_place, state["files"])
+            if checkpoints is not None:
+                await to_its_end(self._coming.settle, checkpoints)
         except (OSError, ArenaError) as error:
             raise AgentError(
                 f"the state of job {self.job_id} can't be kept here: {error}"
@@ -84,6 +93,7 @@ class Arrival:
     def discard(self) -> None:
         """Remove everything that has been fetched."""
         release(self.folder)
+        self._coming.discard()
         for file in self._memory.glob(f"{self.job_id}-{self.number}-*.arena*"):
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -97,6 +107,9 @@ class Arrival:
             if message.get("want") == "state" and "record" in message:
                 break
         state = {key: message[key] for key in ("record", "files", "state_id")}
+        checkpoints = message.get("checkpoints")  # an agent of before tells none
+        is_new = checkpoints is not None and not self._coming.are_here(checkpoints)
+        state["checkpoints"] = checkpoints if is_new else None
         if self._marked().get("state_id") != state["state_id"]:  # these files are of another state
             self.discard()
             self._mark({"state_id": state["state_id"]})

@@ -5,6 +5,7 @@ controller says that it has continued there.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 import zlib
@@ -15,6 +16,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.line_times import note_end, times_file
 from rota.live.agent.memory import vacate
+from rota.live.agent.migrate_checkpoints import PREFIX, describe, inside, remove_probes
 from rota.live.agent.output import left_out_of
 from rota.live.agent.record import json_of
 from rota.live.wire import METRICS, PIECE_BYTES, Message
@@ -24,10 +26,11 @@ ADOPTION_S = 3.0  # how long adopted workers have to say hello
 
 
 class Departure:
-    """One attempt."""
+    """One attempt, of a job with this folder of ``checkpoints``."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, checkpoints: Path) -> None:
         self._attempt = attempt
+        self._checkpoints = checkpoints
         self._turn = asyncio.Lock()  # answers come in the order of the questions
 
     async def answer(self, question: Message) -> tuple[Message, bytes]:
@@ -51,6 +54,8 @@ class Departure:
         job_id = self._attempt.job_id
         for tries_left in (1, 0):
             path = self._paths().get(name)
+            if name.startswith(PREFIX):
+                path = inside(self._checkpoints, name.removeprefix(PREFIX))
             if path is None:
                 raise AgentError(f"job {job_id} has no file {name!r:.80} to hand out")
             try:
@@ -84,7 +89,13 @@ class Departure:
         ]
         record = json_of(attempt.record)
         state_id = str(vacated.at_s)
-        return {"want": "state", "record": record, "files": files, "state_id": state_id}
+        told = {"want": "state", "record": record, "files": files, "state_id": state_id}
+        return told | {"checkpoints": await asyncio.to_thread(describe, self._checkpoints)}
+
+    def over(self) -> None:
+        """Nothing more is handed out."""
+        with contextlib.suppress(OSError):
+            remove_probes(self._checkpoints)
 
     async def _vacate(self) -> str | None:
         """The reason for which its processes must stay; None once they are to end."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ class Moves:
 
     ``attempts`` are the node's; ``make`` builds one from its record and folder; ``place`` gives it
     its cores, and returns those to bind its slots to; ``send`` gives the controller a message, with
-    raw bytes if there are any, and ``spawn`` starts a task.
+    raw bytes if there are any, ``spawn`` starts a task, and ``prepare`` makes the folder that an
+    attempt runs in if that is its own.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Moves:
         place: Callable[[Attempt, Message], list[int]],
         send: Send,
         spawn: Callable[[Any], asyncio.Task[Any]],
+        prepare: Callable[[Record, Path], Awaitable[object]],
     ) -> None:
         self._folder = folder
         self._node = node
@@ -56,6 +58,7 @@ class Moves:
         self._place = place
         self._send = send
         self._spawn = spawn
+        self._prepare = prepare
         self._arrivals: dict[Key, Arrival] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._ending: dict[Key, set[asyncio.Task[None]]] = {}  # over, and not yet gone from disk
@@ -145,8 +148,9 @@ class Moves:
     def _arrival(self, key: Key, source: str, launch: str | None) -> Arrival:
         folder = self._folder.attempt(self._node, *key)
         arenas = self._folder.arenas(self._node)
+        checkpoints = self._folder.checkpoints(key[0])
         return Arrival(
-            source, *key, folder, arenas, lambda message: self._send(message, b""), launch
+            source, *key, folder, arenas, checkpoints, lambda told: self._send(told, b""), launch
         )
 
     async def _fetch(self, key: Key, arrival: Arrival, message: Message) -> None:
@@ -158,6 +162,7 @@ class Moves:
                 log.warning("%s", what)
                 self._send({"type": "set_aside", "what": what} | _about(key, arrival.launch), b"")
             record = record_from(await arrival.run())
+            await self._prepare(record, arrival.folder)
             attempt = self._settle(arrival, record, message["gpus"])
         except (AgentError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("job %s.%s did not arrive: %s", *key, error)
@@ -209,7 +214,9 @@ class Moves:
         try:
             if attempt is None or attempt.ended is not None:
                 raise AgentError(f"node {self._node} has no trace of job {key[0]}")
-            departure = self._departures.setdefault(key, Departure(attempt))
+            departure = self._departures.setdefault(
+                key, Departure(attempt, self._folder.checkpoints(key[0]))
+            )
             reply, piece = await departure.answer(question)
         except (AgentError, OSError) as error:
             reply = {"error": str(error)}
@@ -218,7 +225,8 @@ class Moves:
     def leave(self, key: Key) -> None:
         """The attempt is elsewhere: remove it here, and fetch nothing more of it."""
         self.call_off(key)
-        self._departures.pop(key, None)
+        if (departure := self._departures.pop(key, None)) is not None:
+            departure.over()
         attempt = self._attempts.pop(key, None)
         if attempt is not None:
             attempt.ending.vanish(State.MOVED)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from rota.errors import NotFoundError
 
-RECORDS = ("attempt.json", "ended.json")  # of an attempt that is under way, or whose end is known
+ENDED = "ended.json"
+RECORDS = ("attempt.json", ENDED)  # of an attempt that is under way, or whose end is known
 
 
 class Ranks(NamedTuple):
@@ -53,6 +54,11 @@ class Ranks(NamedTuple):
     def rank_of(self, process: int) -> int | None:
         """The present or last rank of a process; None if it had none."""
         return self.members.index(process) if process in self.members else None
+
+
+def record_of(folder: Path) -> Path | None:
+    """The agent's record of the attempt with this folder; None if there is none."""
+    return next((folder / name for name in RECORDS if (folder / name).is_file()), None)
 
 
 def read_ranks(folder: Path) -> Ranks | None:

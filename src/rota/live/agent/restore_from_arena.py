@@ -18,7 +18,8 @@ from rota.live.agent.ending import Ending
 from rota.live.agent.launching import Starter
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.states import State
-from rota.live.wire.arena_file import read_table, verify
+from rota.live.wire import UNREADABLE
+from rota.live.wire.arena_file import read_table, verify, writer_of
 
 MAX_TRIES = 3  # to restore an attempt whose processes are killed meanwhile
 
@@ -184,7 +185,10 @@ class Returning:
                 attempt.kill_ranks()
             return
         self._came = None
-        by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
+        exits = [rank.exit["code"] for rank in members if rank.exit is not None]
+        if UNREADABLE in exits and self._arenas:
+            self._failure = f"job {attempt.job_id} could not be brought back: {self._unreadable()}"
+        by_itself = any(code >= 0 for code in exits)
         if self._failure is None and by_itself:
             attempt.record.vacated = None  # its program has ended before it went on
             self._check_end()
@@ -196,3 +200,14 @@ class Returning:
             attempt.become(State.SUSPENDED)
             error = self._failure or f"its processes were killed {self._tries} times"
             self._ending.could_not_go_on(error)
+
+    def _unreadable(self) -> str:
+        """Why a rank has not taken its state over."""
+        with contextlib.suppress(ArenaError, StopIteration):
+            _, skeleton = read_table(next(iter(self._arenas.values())))
+            writer, _ = writer_of(skeleton)
+            return (
+                f"its state was written by {writer}, and its program has other versions on this "
+                "node; install the same ones on all nodes"
+            )
+        return "its state is of other versions of Python or torch"

@@ -3,16 +3,19 @@
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from rota import __version__
 from rota.errors import AgentError
 from rota.live.controller.dispatch import command_message, node_of
 from rota.live.controller.journal import Journal
-from rota.live.controller.outboxes import Outbox
+from rota.live.controller.leases import SILENT_S, Leases
+from rota.live.controller.outboxes import Outbox, process_of
 from rota.live.controller.questions import Questions
-from rota.live.controller.record import Record
+from rota.live.controller.record import Host, Record
 from rota.live.controller.recovery import (
     NODE_CHANGED,
     SHUT_DOWN,
@@ -25,8 +28,8 @@ from rota.live.controller.recovery import (
 from rota.live.controller.relay import pass_on, pass_piece_on
 from rota.live.controller.supply import Supply
 from rota.live.controller.telemetry import Telemetry
-from rota.live.wire import Message, decode
-from rota.live.wire.messages import check_from_agent
+from rota.live.wire import VERSION, Message, clock, decode
+from rota.live.wire.messages import FROM_AGENT, check_from_agent
 from rota.model.allocation import Allocation
 from rota.model.commands import (
     Command,
@@ -49,7 +52,9 @@ from rota.model.events import (
     JobSuspended,
     NodeCpusChanged,
     NodeJoined,
+    NodeReachable,
 )
+from rota.store.members import Members
 
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
@@ -79,10 +84,12 @@ class AgentSessions:
         telemetry: Telemetry,
         questions: Questions,
         supply: Supply,
+        members: Members,
+        leases: Leases,
         turn: Callable[[], None],
     ) -> None:
         self._record, self._journal, self._telemetry = record, journal, telemetry
-        self._questions = questions
+        self._questions, self._members, self._leases = questions, members, leases
         self._supply, self._turn, self._state = supply, turn, record.state
         self._outboxes = record.outboxes
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
@@ -96,30 +103,34 @@ class AgentSessions:
         self.ends_jobs = True
         self._outboxes.tell_all({"type": "shutdown"})
 
-    async def serve_agent(self, channel: Channel) -> None:
+    async def serve_agent(self, channel: Channel, member: str = "", address: str = "") -> None:
         """Talk to one agent until its connection ends.
 
+        ``member`` is the node for which an agent that has joined has shown its token, and
+        ``address`` where it calls from; "" for an agent of this machine.
         Raises AgentError if its account of its node has a fault, after telling it the fault:
         nothing of that account counts.
         """
         self._num_connections += 1
         number = self._num_connections
         try:
-            hello, curves = await self._hear_hello(channel)
+            hello, curves = await self._hear_hello(channel, member)
             self._check_latest(hello["node"], number)
         except AgentError as error:
             await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
             raise
         node = hello["node"]
-        outbox = self._outboxes.open(node, hello.get("agent"))
+        outbox = self._outboxes.open(node, process_of(hello))
         sender = asyncio.create_task(self._send_outbox(channel, outbox))
         try:
             for curve in curves:
-                self._telemetry.note_curve(curve, self._record.now_s())
-            self._greet(hello)
+                self._note_curve(node, curve, self._record.now_s())
+            self._greet(hello, address)
             self._questions.came(node)
             while True:
-                frame = await channel.receive()
+                frame = await self._next_frame(channel, member)
+                if self._outboxes.queues.get(node) is not outbox:
+                    raise AgentError(f"node: this connection of {node} is no longer in use")
                 if isinstance(frame, bytes):
                     pass_piece_on(self._record, node, frame)
                 else:
@@ -129,7 +140,7 @@ class AgentSessions:
             self._outboxes.close(node, outbox)
             self._questions.left(node)
 
-    async def _hear_hello(self, channel: Channel) -> tuple[Message, list[Message]]:
+    async def _hear_hello(self, channel: Channel, member: str) -> tuple[Message, list[Message]]:
         """Receive an agent's hello, and the curves sent before it. Raises AgentError."""
         curves = []
         while (hello := decode(await channel.receive()))["type"] == "curve":
@@ -138,16 +149,37 @@ class AgentSessions:
         if hello["type"] != "hello":
             wanted = "hello, after curves"
             raise AgentError(f"type: {hello['type']!r:.80} can't be used; it must be {wanted}")
+        _check_version(hello)
         check_from_agent(hello)
+        self._check_place(hello["node"], member)
         self._supply.check(hello)
         if self._supply.is_given_up(hello):
             await channel.send(json.dumps({"type": "shutdown"}))
             raise AgentError(f"node: {hello['node']} was given up, and its agent is to end")
-        node, agent = hello["node"], hello.get("agent")
+        node, agent = hello["node"], process_of(hello)
         known = self._outboxes.agents.get(node)
         if agent is not None and known is not None and agent != known:
             raise AgentError(f"node: another agent of {node} is connected; a node has one")
         return hello, curves
+
+    async def _next_frame(self, channel: Channel, member: str) -> str | bytes:
+        """The next frame of an agent. Raises AgentError if one of another machine falls silent."""
+        if not member:
+            return await channel.receive()
+        try:
+            async with asyncio.timeout(SILENT_S):
+                return await channel.receive()
+        except TimeoutError:
+            raise AgentError(f"node: {member} has not been heard for {SILENT_S:g} s") from None
+
+    def _check_place(self, node: str, member: str) -> None:
+        """Refuse an agent that has not shown its node's token. Raises AgentError."""
+        if member in self._members.leaving:
+            raise AgentError(f"node: {member} was removed from this cluster")
+        if member and node != member:
+            raise AgentError(f"node: {node!r:.80} can't be used; this agent's token is {member}'s")
+        if not member and node in self._members.names:
+            raise AgentError(f"node: {node} is a machine that has joined, and shows its own token")
 
     def _check_latest(self, node: str, number: int) -> None:
         """Refuse a hello that arrives after that of a later connection. Raises AgentError.
@@ -163,7 +195,7 @@ class AgentSessions:
             message = await outbox.get()
             await channel.send(message if isinstance(message, bytes) else json.dumps(message))
 
-    def _greet(self, hello: Message) -> None:
+    def _greet(self, hello: Message, address: str) -> None:
         """Take an agent's account of its node, mend differences, repeat what it may lack."""
         state, now_s, node = self._state, self._record.now_s(), hello["node"]
         known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
@@ -176,10 +208,14 @@ class AgentSessions:
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))
-            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host))
+            place = address, hello.get("build", "")
+            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place))
         elif hello.get("millicores", had := state.nodes[known].millicores) != had:
             self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
+        if state.node_index[node] in state.unreachable:
+            self._journal.note(NodeReachable(now_s, node))
         self._record.heard_s[node] = now_s
+        self._record.hosts[node] = Host(address, hello.get("build", ""))
         self._record.held_by[node] = hello.get("held_by") or NOT_HELD
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:
@@ -208,9 +244,22 @@ class AgentSessions:
         if self.ends_jobs:
             self._tell_once_written(node, {"type": "shutdown"})
             repeated = []
+        # What is to be killed may go on from here on, if its lease was over.
+        self._journal.once_written.append(partial(self._renew_lease, node, hello))
         for command in repeated:
             self._journal.once_written.append(partial(self.dispatch, command))
         self._turn()
+
+    def _renew_lease(self, node: str, message: Message) -> None:
+        """Answer an agent that asks for its node's lease to be renewed."""
+        if (asked_s := message.get("asked_s")) is None:
+            return
+        if node not in self._members.names - self._members.leaving:
+            return
+        self._leases.renew(node, clock.boottime_s())
+        lasts_s = self._leases.lasts_s if self._leases.lasts_s < math.inf else None
+        lease = {"type": "lease", "asked_s": asked_s, "lasts_s": lasts_s}
+        self._outboxes.tell(node, lease | {"now_s": self._record.now_s()})
 
     def _disown_foreign(self, node: str, attempts: list[Message]) -> list[Message]:
         """The attempts on a node that belong to this log; the agent is told to end the others."""
@@ -232,13 +281,19 @@ class AgentSessions:
     def _hear(self, node: str, message: Message) -> None:
         """Handle one message from a node's agent; out-of-date messages are ignored.
 
+        So are messages about what is not on this node, and kinds that a newer agent may tell.
         Raises AgentError for a message that does not match its declaration.
         """
         check_from_agent(message)
         kind, now_s = message["type"], self._record.now_s()
         self._record.heard_s[node] = now_s
+        if kind == "beat":
+            self._renew_lease(node, message)
+            return
+        if kind not in FROM_AGENT:
+            return
         if kind in ("done", "failed"):
-            self._command_answered(message, now_s)
+            self._command_answered(node, message, now_s)
             return
         if kind == "answer":
             self._questions.answered(node, message)
@@ -247,7 +302,7 @@ class AgentSessions:
             pass_on(self._record, node, message)
             return
         if kind == "curve":
-            self._telemetry.note_curve(message, now_s)
+            self._note_curve(node, message, now_s)
             return
         if kind == "cores":
             self._note_cores(node, message, now_s)
@@ -271,6 +326,15 @@ class AgentSessions:
             self._note_end(row, node, message, now_s)
         else:
             self._telemetry.note_report(row, message, now_s)
+
+    def _note_curve(self, node: str, message: Message, now_s: float) -> None:
+        """Keep a trial's reports, if its attempt was on this node last or may be there now."""
+        row = self._record.rows.get(message["job_id"])
+        if row is None:
+            return
+        last = self._record.node_of(row, message["attempt"])
+        if last == node or self._is_present(node, row, message["attempt"]):
+            self._telemetry.note_curve(message, now_s)
 
     def _note_cores(self, node: str, message: Message, now_s: float) -> None:
         """Write down that a node has other cores, or tell how jobs are held to theirs now."""
@@ -310,14 +374,14 @@ class AgentSessions:
             return False
         return self._state.has_processes(row) and node in self.seats_of(row)
 
-    def _command_answered(self, message: Message, now_s: float) -> None:
+    def _command_answered(self, node: str, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
         row = next(
             (r for r in self._state.unsettled if self._outstanding_id(r) == command_id), None
         )
-        if row is None:
+        command = self._state.outstanding[row] if row is not None else None
+        if row is None or command is None or node_of(self._state, command) != node:
             return
-        command = self._state.outstanding[row]
         if "job_id" in message and (
             message["job_id"] != self._state.spec[row].job_id or self._record.is_foreign(message)
         ):  # numbers of commands begin anew with another log, or go back with an older copy
@@ -386,3 +450,16 @@ class AgentSessions:
     def _tell_once_written(self, node: str, message: Message) -> None:
         """Send an agent a message at the end of the next turn, when its cause is on disk."""
         self._journal.once_written.append(partial(self._outboxes.tell, node, message))
+
+
+def _check_version(hello: Message) -> None:
+    """Refuse an agent whose messages may mean something else. Raises AgentError."""
+    theirs = hello.get("wire", 1)
+    if isinstance(theirs, int) and abs(theirs - VERSION) > 1:
+        older = "this controller" if theirs > VERSION else "the agent"
+        raise AgentError(
+            f"wire: the agent of node {hello.get('node')!r:.80} ({hello.get('build')!s:.80}) "
+            f"speaks version {theirs}, and this controller (rota {__version__}) version "
+            f"{VERSION}; only versions next to each other understand each other: upgrade {older}, "
+            "and jobs are taken over"
+        )

@@ -7,6 +7,7 @@ from rota.errors import NotOwnerError, TransitionError
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
+from rota.live.controller.snapshots import Snapshots
 from rota.model.events import JobCleaned
 from rota.model.job import JobState
 from rota.model.naming import jobs_text
@@ -27,8 +28,11 @@ class Cleaner:
     request finds nothing, and writes it down.
     """
 
-    def __init__(self, record: Record, journal: Journal, files: JobFiles) -> None:
+    def __init__(
+        self, record: Record, journal: Journal, files: JobFiles, snapshots: Snapshots
+    ) -> None:
         self._record, self._journal, self._files = record, journal, files
+        self._snapshots = snapshots
         self.owner = process_owner()
 
     async def clean(
@@ -53,6 +57,9 @@ class Cleaner:
             if not dry_run and (num_bytes or not self._is_cleaned(row, keeps_checkpoints)):
                 event = JobCleaned(record.now_s(), row, user, keeps_checkpoints)
                 self._journal.write_first(event)
+                program = record.state.spec[row].program
+                if program is not None and program.snapshot:
+                    self._snapshots.remove_needless()
             return num_bytes
         finally:
             record.being_cleaned[row] -= 1

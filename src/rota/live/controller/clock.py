@@ -1,12 +1,10 @@
 """The clock of a controller, which the next controller of the state folder continues."""
 
-import json
 import logging
-import os
 import time
 from pathlib import Path
 
-from rota.live.wire.clock import boot_id, boottime_s, read_ahead_s, wall_ahead_s
+from rota.live.wire.clock import boottime_s, keep_ahead_s, read_ahead_s, wall_ahead_s
 
 SMALLEST_STEP_S = 1e-6
 
@@ -28,25 +26,17 @@ class Clock:
         ahead_s = wall_ahead_s() if known_s is None else known_s
         self._ahead_s = max(ahead_s, after_s - boottime_s())
         if self._ahead_s != known_s:
-            _write(file, self._ahead_s)
+            try:
+                keep_ahead_s(file, self._ahead_s)
+            except OSError as error:
+                text = "%s can't be written: %s; the next controller's time may differ"
+                log.warning(text, file, error)
 
     def now_s(self) -> float:
         """The time, later than every time read before."""
         now_s = self._ahead_s + boottime_s()
         self._last_s = max(now_s, self._last_s + SMALLEST_STEP_S)
         return self._last_s
-
-
-def _write(file: Path, ahead_s: float) -> None:
-    draft = file.with_name(f"{file.name}.new")
-    try:
-        with open(draft, "w") as new:
-            json.dump({"boot_id": boot_id(), "ahead_s": ahead_s}, new)
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(draft, file)
-    except OSError as error:
-        log.warning("%s can't be written: %s; the next controller's time may differ", file, error)
 
 
 def local_time(at_s: float, now_s: float) -> str:

@@ -16,6 +16,7 @@ from rota.model.commands import (
     Stop,
     Suspend,
 )
+from rota.model.job import Program
 from rota.model.state.state import ClusterState
 
 OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
@@ -46,7 +47,7 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
         "background": spec.is_background,
         "max_slowdown": spec.max_slowdown,
         "millicores": command.millicores,
-        "program": program._asdict() | {"env": record.environment(command.row) | dict(program.env)},
+        "program": _program_of(record, command.row, program),
         "name": spec.name,
         "at_s": record.state.changed_s[command.row],
     }
@@ -59,6 +60,13 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
     if spec.adapt is not None:
         fields["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
     return fields
+
+
+def _program_of(record: Record, row: int, program: Program) -> dict[str, Any]:
+    told = program._asdict() | {"env": record.environment(row) | dict(program.env)}
+    if program.snapshot:
+        told["workdir"] = ""  # an agent that knows no snapshots must not run in what it has there
+    return told
 
 
 def _of_a_return(record: Record, command: Resume | Migrate) -> Message:

@@ -17,6 +17,7 @@ from rota.live.controller.clock import local_time
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
+from rota.live.controller.snapshots import Snapshots
 from rota.model.allocation import gpus_text
 from rota.model.decide.live_limits import all_gpus, largest_node
 from rota.model.events import (
@@ -95,9 +96,11 @@ class Entry(NamedTuple):
 class JobApi:
     """Users' requests about jobs: each is checked, written down, and only then carried out."""
 
-    def __init__(self, record: Record, journal: Journal, files: JobFiles) -> None:
+    def __init__(
+        self, record: Record, journal: Journal, files: JobFiles, snapshots: Snapshots
+    ) -> None:
         self._record, self._journal, self._state = record, journal, record.state
-        self._files = files
+        self._files, self.snapshots = files, snapshots
         self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
 
     def check(self, request: JobRequest) -> None:
@@ -232,11 +235,13 @@ class JobApi:
         """Accept a job. Returns its row. The same idempotency key gives the same job.
 
         When this returns the job is on disk. Raises NeverFitsError, StoreFullError if there is no
-        room for it, and JobFileError if the key was used for another job.
+        room for it, and JobFileError if the key was used for another job or its snapshot is not
+        here.
         """
         known = self.submitted(user, key, body_hash)
         if known is None:
             self.check(request)
+            self.snapshots.check(request)
         if known is None and request.resume_from:
             request = request._replace(resume_from=await self.resumed_from(request))  # by id
             known = self.submitted(user, key, body_hash)  # it may have come again meanwhile

@@ -2,6 +2,7 @@
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.live.controller.clock import local_time
+from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.questions import PATIENCE_S, Questions
 from rota.live.controller.record import Record
 from rota.live.provider.base import Provider
@@ -20,6 +21,7 @@ from rota.live.wire.questions import (
     RankProcess,
 )
 from rota.model.job import JobState
+from rota.store.members import Members
 
 CLEANING_PATIENCE_S = 25.0  # while an agent adds up sizes, and less than a client waits
 
@@ -28,11 +30,19 @@ class JobFiles:
     """Answers to questions about files of jobs, each by an agent that has them.
 
     That is the agent of the node where the attempt was last. Files of a node that the cluster has
-    no longer may be with another agent, of the same machine.
+    no longer may be with another agent, of the same machine, and so are copies of outputs.
     """
 
-    def __init__(self, record: Record, questions: Questions, provider: Provider) -> None:
+    def __init__(
+        self,
+        record: Record,
+        questions: Questions,
+        provider: Provider,
+        members: Members,
+        copies: LogCopies,
+    ) -> None:
         self._record, self._questions, self._provider = record, questions, provider
+        self._members, self._copies = members, copies
 
     async def output(
         self,
@@ -92,7 +102,8 @@ class JobFiles:
             started=self._record.has_started(row, attempt),
             wait_s=wait_s,
         )
-        found = await self._found_at(node, question, PATIENCE_S + wait_s)
+        copied = self._copies.has(row, attempt)
+        found = await self._found_at(node, question, PATIENCE_S + wait_s, copied=copied)
         assert isinstance(found, Output)
         return found
 
@@ -105,7 +116,8 @@ class JobFiles:
             return []
         job_id = self._record.state.spec[row].job_id
         question = AskRanks(node=node, job_id=job_id, attempt=attempt)
-        found = await self._found_at(node, question, patience_s)
+        copied = self._copies.has(row, attempt)
+        found = await self._found_at(node, question, patience_s, copied=copied)
         assert isinstance(found, RankList)
         return found.ranks
 
@@ -124,32 +136,47 @@ class JobFiles:
 
         What no node of the cluster has is gone already. Raises AgentAwayError, ServerError.
         """
-        record, num_bytes = self._record, 0
+        record, num_bytes, afar = self._record, 0, self._members.names
         attempts = range(record.state.attempt[row], 0, -1)
         nodes = [record.node_of(row, attempt) for attempt in attempts]
+        if record.state.migrations[row]:  # copies of checkpoints are where it was on its way
+            nodes += [node for node in record.outboxes.queues if node in afar]
         for node in dict.fromkeys(node for node in nodes if node is not None):
             question = Clean(
                 node=node,
                 job_id=record.state.spec[row].job_id,
                 origin=record.origin(row),
-                checkpoints=not keeps_checkpoints and node == nodes[0],
+                checkpoints=not keeps_checkpoints and (node == nodes[0] or node in afar),
                 dry_run=dry_run,
             )
-            in_cluster = node in self._provider.names
-            for asked in [node] if in_cluster else list(record.outboxes.queues):
-                found = await self._questions.ask(asked, question, CLEANING_PATIENCE_S)
-                if not (isinstance(found, NoAnswer) and found.not_here):
-                    told = _told(found)
-                    assert isinstance(told, Freed)
-                    num_bytes += told.num_bytes
+            copied = any(self._copies.has(row, attempt) for attempt in attempts)
+            asked = [node] if node in self._provider.names else []
+            for other in asked if asked and not copied else self._those_before(asked):
+                found = await self._questions.ask(other, question, CLEANING_PATIENCE_S)
+                if isinstance(found, NoAnswer) and found.not_here:
+                    continue
+                told = _told(found)
+                assert isinstance(told, Freed)
+                num_bytes += told.num_bytes
+                if other != node:
                     break
         return num_bytes
 
+    def _those_before(self, first: list[str]) -> list[str]:
+        """The agents that can be asked, behind those that are to be asked ``first``."""
+        return [*first, *(node for node in self._record.outboxes.queues if node not in first)]
+
     async def _found_at(
-        self, node: str, question: Question, patience_s: float = PATIENCE_S
+        self,
+        node: str,
+        question: Question,
+        patience_s: float = PATIENCE_S,
+        *,
+        copied: bool = False,
     ) -> Found:
-        """The answer of the first agent that has one."""
-        if node in self._provider.names:
+        """The answer of the first agent that has one; if there is a copy, none is waited for."""
+        is_away = node not in self._record.outboxes.queues
+        if node in self._provider.names and not (copied and is_away):
             return _told(await self._questions.ask(node, question, patience_s))
         for other in list(self._record.outboxes.queues):
             found = await self._questions.ask(other, question, patience_s)

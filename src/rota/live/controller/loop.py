@@ -10,34 +10,41 @@ written down; what has come stays in memory, and the controller continues once t
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from rota.errors import StoreLostError
+from rota.errors import StoreError, StoreLostError
 from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
 from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
+from rota.live.controller.leases import LEASE_S, MARGIN_S, Leases
+from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
 from rota.live.controller.record import Noting, Record, Watcher
-from rota.live.controller.recovery import DRAINED, overdue
+from rota.live.controller.recovery import DRAINED, LEASE_OVER, NODE_GONE, node_left, overdue
 from rota.live.controller.room import Room
+from rota.live.controller.snapshots import Snapshots
 from rota.live.controller.supply import Supply
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
 from rota.live.provider.base import Provider
+from rota.live.wire import clock
 from rota.model.commands import Launch
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
+    Event,
     JobFinished,
+    NodeUnreachable,
     RetryDue,
     StopRequested,
 )
@@ -48,6 +55,7 @@ from rota.model.view import View, identity
 from rota.policy.base import Policy, checked
 from rota.policy.registry import again
 from rota.store.events import EventStore
+from rota.store.members import Members
 
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
 LOOK_EVERY_S = 1.0  # at the room on the disk, and at the nodes of the provider
@@ -82,7 +90,8 @@ class Controller:
 
     ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs``,
     ``files``, ``cleaner`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
-    ``past`` notes every event as it is applied, from the log's first one on.
+    ``past`` notes every event as it is applied, from the log's first one on; ``members`` are the
+    machines that have joined, by default those that the store has, and ``leases`` theirs.
     """
 
     def __init__(
@@ -95,6 +104,8 @@ class Controller:
         room: Room | None = None,
         watchers: Iterable[Watcher] = (),
         past: Noting | None = None,
+        members: Members | None = None,
+        leases: Leases | None = None,
     ) -> None:
         self._policy = checked(policy)
         self.policy_name = policy_name
@@ -108,15 +119,26 @@ class Controller:
         self.state = self.record.state
         self.journal = Journal(self.record, self.room)
         self.questions = Questions(self.record.outboxes)
-        self.files = JobFiles(self.record, self.questions, provider)
-        self.jobs = JobApi(self.record, self.journal, self.files)
-        self.cleaner = Cleaner(self.record, self.journal, self.files)
-        self.node_api = NodeApi(self.record, self.journal)
+        self.members = Members(store) if members is None else members
+        self.copies = LogCopies(self.record, self.questions, self.members)
+        self.files = JobFiles(self.record, self.questions, provider, self.members, self.copies)
+        self.snapshots = Snapshots(self.record, self.room, folder.snapshots)
+        self.jobs = JobApi(self.record, self.journal, self.files, self.snapshots)
+        self.cleaner = Cleaner(self.record, self.journal, self.files, self.snapshots)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
         self.supply = Supply(self.record, self.journal, provider)
+        self.leases = Leases(LEASE_S) if leases is None else leases
+        self.node_api = NodeApi(self.record, self.journal, self.members, self.leases, self.supply)
         self.agents = AgentSessions(
-            self.record, self.journal, self.telemetry, self.questions, self.supply, self.turn
+            self.record,
+            self.journal,
+            self.telemetry,
+            self.questions,
+            self.supply,
+            self.members,
+            self.leases,
+            self.turn,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
@@ -137,13 +159,17 @@ class Controller:
     async def start(self) -> None:
         """Begin to decide, and have the agents started that are not there."""
         self.record.keep_last_id()
+        self.snapshots.remove_needless()
         self.supply.look()
         self.agents.awaited = {
             name for row in self.state.open_rows() for name in self.agents.seats_of(row)
         }
         self._await_until_s = self.now_s() + AWAIT_S
+        for name in self.members.names:  # its agent may have been answered a moment ago
+            self.leases.renew(name, clock.boottime_s())
         self.room.look()
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
+        going_on = self._run(), self._watch(), self.copies.run()
+        self._tasks = [asyncio.create_task(each) for each in going_on]
         await self._provider.start()
 
     def end_jobs(self) -> None:
@@ -223,8 +249,35 @@ class Controller:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             nodes_changed = not self.agents.ends_jobs and self.supply.look()
+            nodes_changed = self._look_at_machines() or nodes_changed
             if self.room.look() or self.journal.unwritten or nodes_changed:
                 self.journal.kick.set()
+
+    def _look_at_machines(self) -> bool:
+        """Place nothing on machines that are not heard; once their leases are over, their jobs may
+        start elsewhere. True if something has changed.
+        """
+        state, now_s, booted_s = self.state, self.now_s(), clock.boottime_s()
+        events: list[Event] = []
+        for name in self.leases.take_over(booted_s):
+            if (index := state.node_index.get(name)) is not None and state.nodes[index].alive:
+                notice.warning("node %s has not been heard for its whole lease: it is lost", name)
+                why = NODE_GONE if name in self.members.leaving else LEASE_OVER
+                events += node_left(state, name, now_s, why)
+        with contextlib.suppress(StoreError):  # a full disk: the next look tries again
+            self.node_api.let_go()
+        for name, left_s in self.leases.silent(booted_s).items():
+            index = state.node_index.get(name)
+            if index is None or not state.nodes[index].alive:
+                continue
+            if name in self.record.outboxes.queues:  # its hello has come, and is being written down
+                continue
+            until_s = now_s + left_s if left_s < math.inf else None
+            if not (index in state.unreachable and _near(state.unreachable[index], until_s)):
+                events.append(NodeUnreachable(now_s, name, until_s))
+        for event in events:
+            self.journal.note(event)
+        return bool(events)
 
     def _sleep_s(self) -> float | None:
         if self.journal.unwritten or self.agents.ends_jobs:
@@ -354,6 +407,10 @@ class Controller:
             log.exception("policy %s can't tell a job's quota", identity(self._policy))
             return None
 
+    def queue_weight(self, queue: str) -> float:
+        """The share of a queue that has no quota, relative to the others' shares."""
+        return self._policy.queue_weight(queue)
+
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""
         state = self.state
@@ -366,6 +423,13 @@ class Controller:
             if self.agents.awaited.isdisjoint(self.agents.seats_of(row)):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
+
+
+def _near(one_s: float | None, other_s: float | None) -> bool:
+    """True if two times, of which None is never, differ by less than clocks of one lease do."""
+    if one_s is None or other_s is None:
+        return one_s is other_s
+    return abs(one_s - other_s) < MARGIN_S
 
 
 def _note_time(laps: list[float]) -> None:

@@ -1,17 +1,116 @@
-"""Administrators' requests about nodes: cordon, drain, enable."""
+"""Administrators' requests about nodes: cordon, drain, enable, invite, remove."""
 
-from rota.errors import NotFoundError, did_you_mean
+import re
+from typing import Any
+
+from rota.errors import InputError, NotFoundError, TransitionError, did_you_mean
 from rota.live.controller.journal import Journal
+from rota.live.controller.leases import Leases
 from rota.live.controller.record import Record
+from rota.live.controller.recovery import seats
+from rota.live.controller.supply import Supply
+from rota.live.wire import clock
 from rota.model.cluster import Closing
-from rota.model.events import NodeClosed, NodeOpened
+from rota.model.events import NodeClosed, NodeOpened, NodeUnreachable
+from rota.model.naming import jobs_text
+from rota.store.members import Members
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
 class NodeApi:
     """Each request is checked, written down, and only then done. NotFoundError: no such node."""
 
-    def __init__(self, record: Record, journal: Journal) -> None:
+    def __init__(
+        self,
+        record: Record,
+        journal: Journal,
+        members: Members,
+        leases: Leases,
+        supply: Supply,
+    ) -> None:
         self._record, self._journal, self._state = record, journal, record.state
+        self._members, self._leases, self._supply = members, leases, supply
+
+    def invite(self) -> tuple[str, float]:
+        """A new token to join with, good once, and the time until which it is good."""
+        return self._members.invite(self._record.now_s())
+
+    def join(self, token: str, node: Any) -> str:
+        """Have a machine join as ``node`` by a join token; the token of the node.
+
+        Raises InputError for a name that can't be used, AuthError for a token that is not good.
+        """
+        if not isinstance(node, str) or not NODE_NAME.fullmatch(node):
+            raise InputError(
+                f"node: {node!r:.80} is no name of a node; use up to 63 letters, digits, . and -"
+            )
+        if node in self._supply.names and node not in self._members.names:
+            raise InputError(
+                f"node: {node} is the name of a node of the controller's machine; give this "
+                "machine another name with --node"
+            )
+        return self._members.join(token, node, self._record.now_s())
+
+    def remove(self, name: str, *, force: bool = False) -> float:
+        """Have a machine that has joined be none of the cluster's any more: its token is revoked.
+
+        Raises TransitionError while it may have processes of jobs. With ``force``, which is for a
+        machine that is gone for good, these jobs start anew elsewhere once its lease is over: until
+        then the node stays, unreachable. Returns the seconds until it is none; 0.0: it is gone.
+        """
+        if name not in self._members.names:
+            hint = did_you_mean(name, self._members.names)
+            raise NotFoundError(
+                f"there is no node {name!r:.80} that has joined{hint}; nodes of the controller's "
+                "own machine go with `rota down`"
+            )
+        ids = [self._state.spec[row].job_id for row in self._rows_on(name)]
+        left_s = self._leases.left_s(name, clock.boottime_s()) if ids else 0.0
+        if name not in self._members.leaving:
+            if ids and not force:
+                raise TransitionError(
+                    f"node {name} has {jobs_text(ids)}: have it left first with `rota node drain "
+                    f"{name}`, or, if the machine is gone for good, add --force: they start anew "
+                    "elsewhere"
+                )
+            if left_s:
+                self._members.revoke(name)
+                self._part(name, left_s)
+                return left_s
+        if not left_s:
+            self._members.remove(name)
+            self._record.outboxes.dismiss(name, {"type": "removed"})
+            self._supply.look()
+            self._journal.kick.set()
+        return left_s
+
+    def _part(self, name: str, left_s: float) -> None:
+        """Hear a node no longer, and have it lost when its lease is over."""
+        now_s = self._record.now_s()
+        self._journal.note(NodeUnreachable(now_s, name, now_s + left_s))
+        self._record.outboxes.dismiss(name, {"type": "removed"})
+
+    def let_go(self) -> None:
+        """Remove the nodes that are leaving and whose leases are over. A StoreError changes nothing
+        of those that are left.
+        """
+        for name in sorted(self._members.leaving):
+            if not self._leases.left_s(name, clock.boottime_s()):
+                self._members.remove(name)
+
+    def has_jobs(self, name: str) -> bool:
+        """True if a node may have processes of jobs."""
+        return bool(self._rows_on(name))
+
+    def _rows_on(self, name: str) -> list[int]:
+        index = self._state.node_index.get(name)
+        rows = range(len(self._state.spec))
+        return [
+            row
+            for row in rows
+            if self._state.has_processes(row) and index in seats(self._state, row)
+        ]
 
     def cordon(self, name: str, user: str = "") -> bool:
         """Have a node take no new job; False if it was cordoned before."""

@@ -5,16 +5,23 @@ import asyncio
 from rota.live.wire import Message
 
 Outbox = asyncio.Queue[Message | bytes]
+Process = tuple[str, int, str]  # an agent's id, the number of its start, its machine's boot
+
+
+def process_of(hello: Message) -> Process | None:
+    """The agent's process that says hello; None if it does not tell."""
+    agent = hello.get("agent")
+    return None if agent is None else (agent, hello.get("start", 0), hello.get("boot_id", ""))
 
 
 class Outboxes:
-    """The queues of the connected agents, by node, and the agents' own ids if they sent them."""
+    """The queues of the connected agents, by node, and their processes if they tell."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Outbox] = {}
-        self.agents: dict[str, str | None] = {}
+        self.agents: dict[str, Process | None] = {}
 
-    def open(self, node: str, agent: str | None) -> Outbox:
+    def open(self, node: str, agent: Process | None) -> Outbox:
         """The outbox of a node's new connection, which replaces an older one."""
         self.queues[node], self.agents[node] = Outbox(), agent
         return self.queues[node]
@@ -22,6 +29,12 @@ class Outboxes:
     def close(self, node: str, outbox: Outbox) -> None:
         """Close a connection's outbox, unless another connection has replaced it."""
         if self.queues.get(node) is outbox:
+            del self.queues[node], self.agents[node]
+
+    def dismiss(self, node: str, message: Message) -> None:
+        """Send a node's agent a last message, after which its connection counts no longer."""
+        self.tell(node, message)
+        if node in self.queues:
             del self.queues[node], self.agents[node]
 
     def tell(self, node: str, message: Message | bytes) -> bool:

@@ -6,6 +6,7 @@ Few are on their way to an agent at a time, each answer is small, and nobody but
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import AgentAwayError
@@ -27,6 +28,7 @@ class Questions:
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._limits: set[asyncio.Timeout] = set()  # of those who wait
+        self.on_arrival: Callable[[str], object] = lambda node: None  # told who can be asked now
 
     async def ask(self, node: str, question: Question, patience_s: float = PATIENCE_S) -> Found:
         """The answer of a node's agent; waits for an agent that is away, or goes away.
@@ -78,6 +80,7 @@ class Questions:
         """The agent of a node is connected: what waited for it is asked now."""
         if (arrival := self._arrivals.pop(node, None)) is not None:
             arrival.set()
+        self.on_arrival(node)
 
     def left(self, node: str) -> None:
         """A connection of the node has ended: what it was asked is asked again at the next one."""

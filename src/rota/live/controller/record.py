@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
@@ -28,6 +28,7 @@ from rota.model.events import (
     JobSubmitted,
     ModelReported,
     NodeClosed,
+    NodeJoined,
     NodeLost,
     SuspendRequested,
     WorkerRegistered,
@@ -41,6 +42,13 @@ from rota.store.events import EventStore
 Watcher = Callable[[ClusterState], Callable[[Event], None]]
 
 RECENT = 1000  # jobs whose names an unknown one is compared with
+
+
+class Host(NamedTuple):
+    """Where a node's agent calls from, "" if from this machine, and the versions of its program."""
+
+    address: str
+    build: str
 
 
 class Noting(Protocol):
@@ -86,6 +94,7 @@ class Record:
         self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
+        self.hosts: dict[str, Host] = {}  # by node: as its agent last said hello
         self.vitals: dict[str, Message] = {}  # by node: what its agent has told last of its use
         # By row: variables that a job's processes get besides its own, which come first.
         self.environment: Callable[[int], dict[str, str]] = lambda row: {}
@@ -155,6 +164,8 @@ class Record:
             self.models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, NodeClosed):
             self._closed_by[event.name] = event.user
+        elif isinstance(event, NodeJoined):
+            self.hosts[event.name] = Host(event.address, event.build)
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
@@ -247,17 +258,17 @@ class Record:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Each node with its devices and the foreground jobs on each; several may share one."""
-        going = self.index.going()
+        now_s = self.now_s()
         in_use = {
             index
-            for row in going
+            for row in self.index.begun()
             if self.state.has_processes(row)
             for index in seats(self.state, row)
         }
         holders: list[list[list[str]]] = [
             [[] for _ in range(node.num_gpus)] for node in self.state.nodes
         ]
-        for row in going:
+        for row in sorted(self.state.holding):
             held = self.state.held[row]
             for node, gpus in held.gpus() if held and not held.background else ():
                 for gpu in gpus:
@@ -276,6 +287,11 @@ class Record:
                 "alive": node.alive,
                 "lost_s": None if node.alive else self._lost_s.get(node.name),
                 "connected": node.name in self.outboxes.queues,
+                "address": self.hosts[node.name].address or None,
+                "build": self.hosts[node.name].build or None,
+                "silent_s": self._silent_s(node.name, now_s),
+                "unreachable": index in self.state.unreachable,
+                "lost_at_s": self.state.unreachable.get(index),
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,
                 "cores": node.millicores / 1000 or None,
@@ -285,6 +301,11 @@ class Record:
             }
             for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))
         ]
+
+    def _silent_s(self, node: str, now_s: float) -> float | None:
+        """How long a machine that has joined has not been heard; None if it never was."""
+        heard_s = self.heard_s.get(node)
+        return now_s - heard_s if heard_s is not None and self.hosts[node].address else None
 
     def _closing(self, index: int, *, is_empty: bool) -> dict[str, Any]:
         """The node's closing, if it is closed, and the time by which its jobs must have left."""

@@ -23,6 +23,7 @@ REBOOTED = "its node was rebooted"
 NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
 NO_MEMORY = "out of memory"  # beginning of an error about a batch that did not fit
+LEASE_OVER = "its node was not heard for its whole lease"
 NODE_GONE = "its node is no longer part of the cluster"
 DRAINED = "its node was drained"
 UNCOUNTED = (

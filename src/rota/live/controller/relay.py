@@ -4,8 +4,10 @@ Pieces are passed on as they are, and only as many are on their way as the recei
 for; the controller neither reads nor keeps them.
 """
 
+from rota.errors import AgentError
 from rota.live.controller.record import Record
 from rota.live.wire import Message, unpack
+from rota.live.wire.messages import check_from_agent
 from rota.model.commands import Migrate
 
 
@@ -37,6 +39,9 @@ def pass_on(record: Record, sender: str, message: Message) -> None:
 def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
     """Pass a piece of a file on to the node that its line names. Raises AgentError."""
     message, _ = unpack(frame)
+    if message["type"] != "fetched":
+        raise AgentError(f"type: {message['type']!r:.80} can't be used; it must be fetched")
+    check_from_agent(message)
     row = record.rows.get(message["job_id"])
     if row is not None and migration(record, row) == (sender, message["node"]):
         record.outboxes.tell(message["node"], frame)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.controller.journal import Journal
+from rota.live.controller.outboxes import Process, process_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import NODE_GONE, node_left
 from rota.live.provider.base import Provider
@@ -26,7 +27,9 @@ class Supply:
     def __init__(self, record: Record, journal: Journal, provider: Provider) -> None:
         self._record, self._journal, self._provider = record, journal, provider
         self._state = record.state
-        self._given_up: dict[str, str | None] = {}  # nodes, and which agent of each was told to end
+        self._given_up: dict[
+            str, Process | None
+        ] = {}  # nodes, and which agent of each was told to end
 
     def look(self) -> bool:
         """Take note of nodes that are gone or are about to go; True if of any."""
@@ -50,6 +53,11 @@ class Supply:
             self._journal.note(event)
         return bool(events)
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the provider's nodes."""
+        return self._provider.names
+
     def check(self, hello: Message) -> None:
         """Refuse an agent whose node is none of the cluster's. Raises AgentError."""
         name, names = hello["node"], self._provider.names
@@ -61,7 +69,7 @@ class Supply:
 
     def is_given_up(self, hello: Message) -> bool:
         """True if an agent was told to end, because nobody needs its node. Another one may come."""
-        name, agent = hello["node"], hello.get("agent")
+        name, agent = hello["node"], process_of(hello)
         if name in self._given_up and self._given_up[name] != agent:
             del self._given_up[name]
         return name in self._given_up
@@ -82,11 +90,13 @@ class Supply:
         desired = min(max(wish.desired, bounds[0]), bounds[1])
         self._provider.request(desired)
         used, events = nodes_in_use(state), list[Event]()
+        stay = {node.name for node in self._provider.nodes() if node.stays}
         there = [index for index, node in enumerate(state.nodes) if node.alive]
         surplus = len(there) - desired
         for index in reversed(there):
             name = state.nodes[index].name
-            if surplus > 0 and index not in used and name in self._record.outboxes.queues:
+            is_free = index not in used and name not in stay
+            if surplus > 0 and is_free and name in self._record.outboxes.queues:
                 surplus -= 1
                 self._given_up[name] = self._record.outboxes.agents[name]
                 events.append(NodeLost(self._record.now_s(), name, given_back=True))

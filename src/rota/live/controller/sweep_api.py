@@ -46,6 +46,7 @@ class SweepApi:
                     f"Idempotency-Key {key!r} was used for something else; use a new key"
                 )
         self._jobs.check(request.job)
+        self._jobs.snapshots.check(request.job)
         awaited = self._jobs.dependencies(request.job)  # by id
         request = request._replace(job=request.job._replace(depends_on=awaited))
         self._journal.room.check()

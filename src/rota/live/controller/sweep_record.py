@@ -139,6 +139,11 @@ class Searches:
             if not isinstance(event, WorkerReported):  # not news for clients
                 self._has_news(self._of(about), about)
 
+    def open_requests(self) -> list[dict[str, Any]]:
+        """The requests of searches that may have further trials."""
+        found = (search for search in self._searches.values() if search.ended is None)
+        return [search.submitted.request for search in found]
+
     def _of(self, row: int) -> Search:
         trial = self._state.spec[row].trial
         assert trial is not None

@@ -13,11 +13,13 @@ class ProvidedNode(NamedTuple):
     """A node, whether its agent lives, and when it must go, in seconds since 1970.
 
     By ``leaves_s`` its jobs are drained. What an administrator asks of such a node does not last.
+    A node that ``stays`` can't be released.
     """
 
     name: str
     is_alive: bool
     leaves_s: float | None = None
+    stays: bool = False
 
 
 class AwaitedNode(NamedTuple):
@@ -83,4 +85,7 @@ class Provider:
         """
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:
-        """Wait until all agents, told to end, are gone; those never ``connected`` are killed."""
+        """Wait until all agents, told to end, are gone; those never ``connected`` are killed.
+
+        Agents that outlive the cluster are not waited for.
+        """

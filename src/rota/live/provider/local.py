@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import InputError
-from rota.folder import Folder, is_locked
+from rota.folder import MEMBERSHIP, Folder, is_locked
 from rota.live.logline import TEXT
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 
@@ -335,12 +335,15 @@ def last_words(log_file: Path) -> str:
 
 
 def former_nodes(folder: Folder) -> list[LocalNode]:
-    """The nodes that this state folder has had, as they were last started, by name.
+    """The nodes of this machine that the state folder has had, as they were last started, by name.
 
+    A machine that has joined a cluster may have its own folder there, and is none of these.
     A node without a readable record of that counts as one with all GPUs, so that an agent manages
     its processes, whatever devices they had.
     """
-    folders = sorted(folder.path.glob("nodes/*"))
+    folders = sorted(
+        path for path in folder.path.glob("nodes/*") if not (path / MEMBERSHIP).exists()
+    )
     return [_settings_of(path) or LocalNode(path.name) for path in folders]
 
 

@@ -25,6 +25,8 @@ What agents hear of workers, and controllers of agents, is declared in
 | | park | free the device, and wait to come back |
 | | leave | end |
 | controller, agent | welcome | epoch |
+| | lease | to a machine that has joined: asked_s, of its beat or hello; lasts_s, from then on, or |
+| | | null: for ever; now_s: the controller's time |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
 | | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; of a flow job flow: |
@@ -37,6 +39,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | rejected | error: what is wrong with its hello; the connection ends |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
+| | removed | the node's token is revoked: end with all jobs |
 | | shutdown | |
 | | ask | number, question: see :mod:`rota.live.wire.questions` |
 | agent, agent | fetch | node, epoch, job_id, attempt; want: state, or file and offset |
@@ -57,6 +60,8 @@ from rota.errors import AgentError
 
 Message = dict[str, Any]
 
+VERSION = 2  # of what controller and agents tell each other; the one before is understood as well
+
 # A rank's pulse, a file that its agent reads: phase, since when (CLOCK_MONOTONIC), seconds of its
 # own computation, samples. It is in its own step, waits for other ranks, or is in a validation.
 PULSE = struct.Struct("=qddd")
@@ -64,6 +69,7 @@ COMPUTING, WAITING, EVALUATING = 0, 1, 2
 
 METRICS = "metrics.jsonl"  # in an attempt's folder: every report of rank 0
 VACATED = 83  # the exit code of a worker whose state is in an arena, as it was asked to
+UNREADABLE = 84  # of one whose state in an arena is of other versions of Python or torch
 MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MOST_METRIC_REPORTS = 10_000  # of one attempt of a trial

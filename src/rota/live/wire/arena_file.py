@@ -3,7 +3,7 @@
     header   4096 bytes: magic, version, sizes, checksum of the table and the skeleton, and its own
     tensors  each at a multiple of 64 bytes
     table    offset, bytes and checksum of each tensor
-    skeleton a pickle of all else, which only the job that wrote it reads
+    skeleton who wrote it, in a line, and a pickle of all else, which only the job itself reads
 
 The header is emptied before anything else is written, and filled in when all else is there: a file
 that a killed process was writing has none. The checksum of table and skeleton is also one of the
@@ -30,6 +30,7 @@ OWN_CHECKSUM = struct.Struct("=I")
 PLACE = struct.Struct("=QQI")  # of one tensor: offset, bytes, checksum
 FIRST_TENSOR_AT = 4096
 ALIGNMENT = 64
+PICKLED = b"\x80"  # begins any pickle
 BLOCK_BYTES = 1 << 20  # is summed up, and written, at a time: it stays in the processor's caches
 
 
@@ -106,6 +107,14 @@ def verify(path: str | Path) -> None:
                 size -= len(block)
             if checksum.value != expected:
                 raise ArenaError(f"arena {path}: tensor {number} is damaged")
+
+
+def writer_of(skeleton: bytes) -> tuple[str, bytes]:
+    """Who wrote a skeleton, as text, and its pickle; "" if an older Rota did, which did not say."""
+    if skeleton.startswith(PICKLED):
+        return "", skeleton
+    writer, _, pickled = skeleton.partition(b"\n")
+    return writer.decode(errors="replace"), pickled
 
 
 @contextmanager

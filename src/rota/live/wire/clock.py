@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 VARIABLE = "ROTA_CLOCK"  # seconds by which the cluster's time is ahead of CLOCK_BOOTTIME
+TOLERANCE_S = 0.1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _ahead_s: float | None = None  # in this process, once somebody has asked
@@ -53,6 +54,17 @@ def wall_ahead_s() -> float:
     return time.time() - boottime_s()
 
 
+def corrected_ahead_s(ahead_s: float, asked_s: float, told_s: float, heard_s: float) -> float:
+    """By how much a clock is ahead of CLOCK_BOOTTIME once it is set by another one.
+
+    That one told its time, ``told_s``, between the moments ``asked_s`` and ``heard_s`` of
+    CLOCK_BOOTTIME. A clock that is as right as this can show, give or take TOLERANCE_S, stays.
+    """
+    right_s = told_s - (asked_s + heard_s) / 2
+    is_right = abs(right_s - ahead_s) <= (heard_s - asked_s) / 2 + TOLERANCE_S
+    return ahead_s if is_right else right_s
+
+
 def follow(ahead_s: float | None) -> None:
     """Set the offset of :func:`now_s` to CLOCK_BOOTTIME, here and in processes begun later.
 
@@ -74,3 +86,13 @@ def read_ahead_s(file: Path) -> float | None:
         if told["boot_id"] and told["boot_id"] == boot_id() and math.isfinite(ahead_s):
             return ahead_s
     return None
+
+
+def keep_ahead_s(file: Path, ahead_s: float) -> None:
+    """Write down for :func:`read_ahead_s` by how much the clock is ahead. Raises OSError."""
+    draft = file.with_name(f"{file.name}.new")
+    with open(draft, "w") as new:
+        json.dump({"boot_id": boot_id(), "ahead_s": ahead_s}, new)
+        new.flush()
+        os.fsync(new.fileno())
+    os.replace(draft, file)

@@ -103,7 +103,10 @@ ToIsland = Seat | Ranks | Pause | Place | Dismiss | Look | End
 
 
 class Runs(Struct):
-    """An operation that is under way on a device, and the time since which it was seen there."""
+    """An operation that is under way on a device, and the time since which it was seen there.
+
+    Or what else a worker is at that is to leave its device.
+    """
 
     operation: str
     device: int

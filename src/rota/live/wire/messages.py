@@ -376,7 +376,18 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     millicores: Count | None = None  # thousandths of a CPU core that jobs may use
     host_memory_gb: Seconds | None = None  # of the machine, that jobs may use
     held_by: Name | None = None  # by what jobs are held to their cores
-    agent: str | None = None  # identifies the agent
+    agent: Name | None = None  # identifies the agent,
+    start: Count = 0  # its process by the number of its start
+    boot_id: Name = ""  # and by the life of its machine
+    build: Name = ""  # the versions of its program
+    wire: Count = 1  # the version of these messages
+    asked_s: Seconds | None = None  # as in a beat
+
+
+class Beat(Struct, kw_only=True):
+    """The agent lives. The answer renews its lease from ``asked_s`` of its CLOCK_BOOTTIME on."""
+
+    asked_s: Seconds | None = None
 
 
 class Done(Struct, kw_only=True):
@@ -397,7 +408,7 @@ class Failed(Struct, kw_only=True):
 class Resized(About, kw_only=True):
     """The GPUs that an attempt's ranks are on: it has lost or replaced some by itself."""
 
-    gpus: list[Count]
+    gpus: list[Annotated[int, Meta(ge=0, lt=MAX_NODE_GPUS)]]
     cause: str = ""
     lost_ranks: Count = 0
 
@@ -505,6 +516,7 @@ class Fetch(Struct, kw_only=True):
 
 FROM_AGENT: dict[str, type[Struct]] = {
     "hello": Account,
+    "beat": Beat,
     "done": Done,
     "failed": Failed,
     "registered": Abilities,

@@ -55,6 +55,17 @@ class AskRanks(OfAttempt, tag_field="type", tag="ranks"):
     """The processes that are the ranks of an attempt, or were at its end."""
 
 
+class AskLogs(OfAttempt, tag_field="type", tag="logs"):
+    """The files that tell what an attempt which has ended has printed, when, and as which rank."""
+
+
+class ReadLog(OfAttempt, tag_field="type", tag="log"):
+    """The bytes from ``offset`` on of one of these files, or from the end of a gap there."""
+
+    name: str
+    offset: Number
+
+
 class AskCheckpoints(Struct, tag_field="type", tag="checkpoints"):
     """The folder of a job's checkpoints, and whether anything is in it."""
 
@@ -74,7 +85,7 @@ class Clean(Struct, kw_only=True, tag_field="type", tag="clean"):
     dry_run: bool = False
 
 
-Question = AskOutput | AskRanks | AskCheckpoints | Clean
+Question = AskOutput | AskRanks | AskLogs | ReadLog | AskCheckpoints | Clean
 
 
 class Ask(Struct):
@@ -127,6 +138,19 @@ class RankList(Struct, tag_field="type", tag="ranks"):
     ranks: list[RankProcess]
 
 
+class LogFiles(Struct, tag_field="type", tag="logs"):
+    """The names of these files, each with its size."""
+
+    sizes: dict[str, Number]
+
+
+class LogBytes(Struct, tag_field="type", tag="log"):
+    """Bytes of a file, the first of which is at ``offset``; none at its end."""
+
+    offset: Number
+    data: bytes
+
+
 class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
     """The folder of a job's checkpoints, which may not exist yet."""
 
@@ -152,7 +176,7 @@ class NoAnswer(Struct, tag_field="type", tag="none"):
     wrong: bool = False
 
 
-Found = Output | RankList | CheckpointFolder | Freed | NoAnswer
+Found = Output | RankList | LogFiles | LogBytes | CheckpointFolder | Freed | NoAnswer
 
 
 class Answer(Struct):

@@ -71,8 +71,8 @@ class Decider:
             told = self._with_cpus(view, told)
         if told.notes is not None:
             check_notes(state, told.notes)
-        if state.closed and reasons:
-            told = told._replace(reasons=_blame_closed_nodes(state, reasons))
+        if (state.closed or state.unreachable) and reasons:
+            told = told._replace(reasons=_blame_shut_nodes(state, reasons))
         event = self._applied(view, told)
         state.plan = plan
         return event
@@ -174,16 +174,17 @@ def _line_of(policy: type, error: Exception) -> str:
     return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
 
 
-def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:
-    """The reasons, with NODE_CLOSED where it applies.
+def _blame_shut_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:
+    """The reasons, with NODE_CLOSED or NODE_UNHEALTHY where it applies.
 
-    It applies to jobs that would fit if no node were cordoned or drained.
+    It applies to jobs that would fit if no node were cordoned, drained or away.
     """
     told = {}
+    why = Reason.NODE_CLOSED if state.closed else Reason.NODE_UNHEALTHY
     for row, code in reasons.items():
         if code == Reason.NEVER_FITS and fits_once_open(state, state.num_gpus[row]):
-            if state.reason[row] != Reason.NODE_CLOSED:
-                told[row] = int(Reason.NODE_CLOSED)
+            if state.reason[row] != why:
+                told[row] = int(why)
         else:
             told[row] = code
     return told

@@ -4,6 +4,9 @@ On a cordoned node a job that runs goes on to its end, and one that is suspended
 can't go on elsewhere. On a node that is drained only those stay that can't go on elsewhere. What
 stays is no policy's business: while its GPUs are free it has them. A background job leaves any
 closed node at once, and waits for its opening if it can't go on elsewhere.
+
+All jobs on a node that is not heard stay: what runs goes on, and the state of what is suspended
+can't be fetched. Nothing is given to them there.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ UNCONCERNED = frozenset({BurstPlanned, JobSubmitted, MetricReported, ModelReport
 def settle_jobs(ledger: Ledger) -> None:
     """Determine which jobs stay on closed nodes, and which of these have their GPUs.
 
-    Called after each event that is not UNCONCERNED while a node is closed.
+    Called after each event that is not UNCONCERNED while a node is shut.
     """
-    closed = ledger.closed.keys()
+    shut = ledger.shut
     waiting = []
     for row in sorted(ledger.active.keys() | ledger.staying.keys()):
         place, target = ledger.held[row] or ledger.home[row], ledger.target[row]
@@ -39,7 +42,9 @@ def settle_jobs(ledger: Ledger) -> None:
                 del ledger.active[row]
                 ledger.staying[row] = None
                 ledger.note_change(row)
-            if target is None:
+            if target is None and _is_unreachable(ledger, place):
+                ledger.reason[row] = Reason.NODE_UNHEALTHY
+            elif target is None:
                 waiting.append(row)
             continue
         if row in ledger.staying:
@@ -47,34 +52,40 @@ def settle_jobs(ledger: Ledger) -> None:
             ledger.active[row] = None
             ledger.reason[row] = Reason.WAIT_PRIORITY
             ledger.note_change(row)
-        if target is not None and not closed.isdisjoint(target.nodes()):
+        if target is not None and not shut.isdisjoint(target.nodes()):
             ledger.untarget(row)
             ledger.reason[row] = Reason.WAIT_PRIORITY
             ledger.note_change(row)
     for row in ledger.background:
         target = ledger.target[row]
-        if target is not None and not closed.isdisjoint(target.nodes()):
+        if target is not None and not shut.isdisjoint(target.nodes()):
             ledger.untarget(row)
             ledger.wait(row)
             ledger.note_change(row)
     _give_back(ledger, waiting)
-    for index in closed:
+    for index in shut:
         for free in (ledger.assumed, ledger.assumed_background):
             if free.masks[index]:  # a job has left
                 free.set_mask(index, 0)
 
 
 def _stays(ledger: Ledger, row: int, place: Allocation) -> bool:
-    """True if the job, with its processes or its state at ``place``, stays on a closed node."""
-    if ledger.closed.keys().isdisjoint(place.nodes()):
+    """True if the job, with its processes or its state at ``place``, stays on a shut node."""
+    shut = ledger.shut
+    if shut.isdisjoint(place.nodes()):
         return False
-    target, fixed = ledger.target[row], not ledger.portable[row]
+    target = ledger.target[row]
+    fixed = not ledger.portable[row] or _is_unreachable(ledger, place)
     if target is None:
         return fixed and ledger.held[row] is None
-    if ledger.closed.keys().isdisjoint(target.nodes()):
+    if shut.isdisjoint(target.nodes()):
         return False
     drains = any(each in ledger.closed and ledger.closed[each].drains for each in place.nodes())
     return fixed or not drains
+
+
+def _is_unreachable(ledger: Ledger, place: Allocation) -> bool:
+    return not ledger.unreachable.keys().isdisjoint(place.nodes())
 
 
 def _give_back(ledger: Ledger, waiting: list[int]) -> None:

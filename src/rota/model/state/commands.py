@@ -62,6 +62,7 @@ def _start_sent(ledger: Ledger, row: int, command: Launch | Resume | Migrate, at
     if ledger.held[row] is not None or not idle.take(allocation):
         ledger.refuse(row, f"sent {type(command).__name__}")
     ledger.held[row] = allocation
+    ledger.holding[row] = None
     if command.millicores is not None:
         ledger.held_cpus[row] = command.millicores
     if allocation.num_gpus != ledger.num_gpus[row]:

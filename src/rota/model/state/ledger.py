@@ -70,9 +70,11 @@ class Ledger:
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
     does, by row.
 
-    ``closed`` has the nodes that take no new job, by index. To policies, which see ``offered``,
-    these are not there, nor are their GPUs in ``assumed`` and ``total_gpus``. ``staying`` are the
-    rows that stay on such a node: no policy decides on them, and they are not ``active``.
+    ``closed`` has the nodes that an administrator has closed to new jobs, by index, and
+    ``unreachable`` those that are not heard, with the time at which they are lost, if there is one.
+    Both are ``shut``: to policies, which see ``offered``, they are not there, nor are their GPUs in
+    ``assumed`` and ``total_gpus``. ``staying`` are the rows that stay on such a node: no policy
+    decides on them, and they are not ``active``.
 
     ``background`` has the rows that use what foreground jobs leave, and would be ``active`` if they
     were foreground jobs. Their GPUs are on a layer of their own: ``assumed_background`` and
@@ -116,6 +118,7 @@ class Ledger:
         self.spec: list[JobSpec] = []
         self.target: list[Allocation | None] = []
         self.held: list[Allocation | None] = []
+        self.holding: dict[int, None] = {}  # the rows of held that are not None
         self.home: list[Allocation | None] = []
         self.outstanding: list[Command | None] = []
         self.marks: list[Any] = []
@@ -142,6 +145,7 @@ class Ledger:
         self.nodes: list[Node] = []
         self.offered: list[Node] = []  # the nodes as policies see them
         self.closed: dict[int, Closing] = {}
+        self.unreachable: dict[int, float | None] = {}
         self.node_index: dict[str, int] = {}
         self.assumed = FreeGpus()  # free when the last plan has been carried out
         self.idle = FreeGpus()  # free right now
@@ -360,7 +364,7 @@ class Ledger:
                     f"job {self.job_name(row)} is {JobState(state).name} with a "
                     f"{type(command).__name__} on its way"
                 )
-        for index in self.closed:
+        for index in self.shut:
             free_of["target", False].set_mask(index, 0)
             free_of["target", True].set_mask(index, 0)
         counted = {
@@ -371,6 +375,11 @@ class Ledger:
         }
         if any(free.masks != counted[each].masks for each, free in free_of.items()):
             raise PlanError("the free GPUs are not those that no job has")
+
+    @property
+    def shut(self) -> set[int]:
+        """The nodes that take no new job, by index."""
+        return self.closed.keys() | self.unreachable.keys()
 
     def is_open(self, row: int) -> bool:
         """True if a policy, or its stage for background jobs, decides on the job, or it stays."""
@@ -660,6 +669,7 @@ class Ledger:
         if held is not None:
             (self.idle_background if held.background else self.idle).give(held)
             self.held[row] = None
+            del self.holding[row]
             if self.held_cpus:
                 self.held_cpus.pop(row, None)
             if held.shared:

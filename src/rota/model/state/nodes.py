@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
-from rota.model.events import NodeClosed, NodeCpusChanged, NodeJoined, NodeLost, NodeOpened
+from rota.model.events import (
+    NodeClosed,
+    NodeCpusChanged,
+    NodeJoined,
+    NodeLost,
+    NodeOpened,
+    NodeReachable,
+    NodeUnreachable,
+)
 from rota.model.state.ledger import Ledger
 from rota.model.state.lifecycle import lose_attempt
 
@@ -12,7 +20,7 @@ from rota.model.state.lifecycle import lose_attempt
 def node_joined(ledger: Ledger, e: NodeJoined) -> None:
     full = (1 << e.num_gpus) - 1
     index = ledger.node_index.get(e.name)
-    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:])
+    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:10])
     if index is None:
         index = len(ledger.nodes)
         ledger.node_index[e.name] = index
@@ -42,6 +50,8 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
             ledger.wait(row)
             ledger.note_change(row)
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
+    ledger.unreachable.pop(index, None)
+    _let_go(ledger)
     ledger.idle.set_mask(index, 0)
     ledger.idle_background.set_mask(index, 0)
     _offer(ledger, index, 0, 0)
@@ -63,6 +73,23 @@ def node_closed(ledger: Ledger, e: NodeClosed) -> None:
 def node_opened(ledger: Ledger, e: NodeOpened) -> None:
     index = _known(ledger, e.name, "opened")
     ledger.closed.pop(index, None)
+    _reopen(ledger, index)
+
+
+def node_unreachable(ledger: Ledger, e: NodeUnreachable) -> None:
+    index = _known(ledger, e.name, "unreachable")
+    ledger.unreachable[index] = e.until_s
+    _offer(ledger, index, 0, 0)
+
+
+def node_reachable(ledger: Ledger, e: NodeReachable) -> None:
+    index = _known(ledger, e.name, "heard")
+    ledger.unreachable.pop(index, None)
+    _reopen(ledger, index)
+
+
+def _reopen(ledger: Ledger, index: int) -> None:
+    """The node takes jobs again, unless something else keeps it from that."""
     node = ledger.nodes[index]
     free = free_background = (1 << node.num_gpus) - 1 if node.alive else 0
     for target in ledger.target:
@@ -73,13 +100,19 @@ def node_opened(ledger: Ledger, e: NodeOpened) -> None:
                 free_background &= ~mask
             else:
                 free &= ~mask
+    _let_go(ledger)
+    _offer(ledger, index, free, free_background)
+
+
+def _let_go(ledger: Ledger) -> None:
+    """Jobs that stay on no shut node any more are the policy's again."""
+    shut = ledger.shut
     for row in list(ledger.staying):
         there = ledger.held[row] or ledger.home[row]
-        if there is None or ledger.closed.keys().isdisjoint(there.nodes()):
+        if there is None or shut.isdisjoint(there.nodes()):
             del ledger.staying[row]
             ledger.active[row] = None
             ledger.note_change(row)
-    _offer(ledger, index, free, free_background)
 
 
 def _known(ledger: Ledger, name: str, verb: str) -> int:
@@ -92,10 +125,10 @@ def _known(ledger: Ledger, name: str, verb: str) -> int:
 def _offer(ledger: Ledger, index: int, free: int, free_background: int) -> None:
     """Show policies the node as it is, with these GPUs free on each layer.
 
-    A closed one is shown as if it was gone.
+    A shut one is shown as if it was gone.
     """
     node, before = ledger.nodes[index], ledger.offered[index]
-    if index in ledger.closed:
+    if index in ledger.closed or index in ledger.unreachable:
         node, free, free_background = node._replace(alive=False), 0, 0
     if before.alive:
         ledger.total_gpus -= before.num_gpus

@@ -50,6 +50,8 @@ HANDLERS: dict[type, Handler] = {
     events.NodeCpusChanged: Handler(nodes.node_cpus_changed),
     events.NodeClosed: Handler(nodes.node_closed),
     events.NodeOpened: Handler(nodes.node_opened),
+    events.NodeUnreachable: Handler(nodes.node_unreachable),
+    events.NodeReachable: Handler(nodes.node_reachable),
     events.JobSubmitted: Handler(requests.job_submitted),
     events.SuspendRequested: Handler(requests.suspend_requested, _OPEN, "suspended by its owner"),
     events.ResumeRequested: Handler(requests.resume_requested, _OPEN, "resumed by its owner"),
@@ -110,7 +112,7 @@ class ClusterState(Ledger):
     def apply(self, event: Event) -> None:
         """Apply ``event``. Raises TransitionError and leaves the job as it was."""
         _APPLY[type(event)](self, event)
-        if self.closed and type(event) not in closed.UNCONCERNED:
+        if (self.closed or self.unreachable) and type(event) not in closed.UNCONCERNED:
             closed.settle_jobs(self)
         self.events += 1
         for observe in self.observers:

@@ -16,6 +16,7 @@ def stop(ledger: Ledger, row: int, sent_s: float, at_s: float) -> None:
     ledger.pause_clock(row, sent_s)
     ledger.overhead_s[row] += at_s - sent_s
     ledger.home[row], ledger.held[row] = held, None
+    del ledger.holding[row]
     ledger.idle.give(held)
     ledger.state[row] = SUSPENDED
     ledger.changed_s[row] = at_s
@@ -37,6 +38,7 @@ def go_on(
         ledger.first_start_s[row] = at_s
     ledger.overhead_s[row] += at_s - sent_s
     ledger.home[row], ledger.held[row] = None, target
+    ledger.holding[row] = None
     ledger.idle.take(target)
     ledger.since_s[row] = ledger.changed_s[row] = at_s
     ledger.speed[row] = speed

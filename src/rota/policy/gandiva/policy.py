@@ -139,6 +139,10 @@ class Gandiva(RoundRobin):
         self._notes, self._rotation = turn.notes, turn.rotation
         return plan
 
+    def rank(self, view: View, row: int) -> tuple[float, ...]:
+        """The job's use where all take turns with all; else they look for a home by arrival."""
+        return super().rank(view, row) if has_a_say(self.stages, view) else ()
+
     def turns(self, view: View, row: int) -> Turns | None:
         """The jobs that take turns on the nodes of the job's home; None without a home."""
         if has_a_say(self.stages, view):

@@ -40,6 +40,10 @@ class Ranked(Policy):
         """The job's rank now."""
         raise NotImplementedError("a ranked policy must override key()")
 
+    def rank(self, view: View, row: int) -> tuple[float, ...]:
+        """The job's key."""
+        return (self.key(view, row),)
+
     def admit(self, view: View, index: "Ranking") -> None:
         """Called before jobs that began to wait are ranked; a policy may prepare their keys."""
 

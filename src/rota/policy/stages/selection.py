@@ -149,6 +149,15 @@ class Stages:
             _tell_of_fair_share(what_if, by_priority, levels, set(beyond))
         return runs
 
+    def ordered(self, view: View, order: Sequence[int]) -> list[int]:
+        """The policy's ``order`` of all active rows as :meth:`walk` goes through it."""
+        ranked, _ = self._by_fair_share(view, self._by_priority(view, order))
+        if self.quotas is None:
+            return ranked
+        kept = {row for row in ranked if view.target[row] is not None}
+        within, beyond = self.quotas.split(view, ranked, kept, in_line=False)
+        return [*within, *beyond]
+
     def own_mark(self, view: View) -> Any:
         """The policy's own memory, beside that of the stages."""
         mark = view.policy_mark
@@ -259,6 +268,11 @@ def has_a_say(stages: Stages | None, view: View) -> bool:
 def walk(stages: Stages | None, what_if: WhatIf, order: Sequence[int], **how: Any) -> list[int]:
     """:meth:`Stages.walk` under ``stages``; None stands for priorities alone."""
     return (stages or DEFAULT).walk(what_if, order, **how)
+
+
+def ordered(stages: Stages | None, view: View, order: Sequence[int]) -> list[int]:
+    """:meth:`Stages.ordered` under ``stages``; None stands for priorities alone."""
+    return (stages or DEFAULT).ordered(view, order)
 
 
 def break_off(stages: Stages | None, view: View, released: Iterable[int]) -> bool:

@@ -8,7 +8,15 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Policy, Setting, not_negative
 from rota.policy.information import NONE
-from rota.policy.stages.selection import SPARING, Stages, break_off, finish, has_a_say, walk
+from rota.policy.stages.selection import (
+    SPARING,
+    Stages,
+    break_off,
+    finish,
+    has_a_say,
+    ordered,
+    walk,
+)
 from rota.policy.tiresias.feedback import FeedbackQueues
 from rota.policy.tiresias.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 
@@ -79,6 +87,13 @@ class Tiresias(Policy):
             plan = self._look_at_all(view)
         released = (row for row, place in plan.allocations.items() if place is None)
         return self._look_at_all(view, True) if break_off(self.stages, view, released) else plan
+
+    def order(self, view: View) -> list[int]:
+        """The queues, the highest first, each in its order."""
+        stored = self._marks(view)
+        marks, free = dict(stored), free_positions(stored.values(), view.now_s)
+        queues = self._move(view, marks, free)
+        return ordered(self.stages, view, self._order(view, marks, queues))
 
     def _look_at_all(self, view: View, spare_young: bool = False) -> Plan:
         stored = self._marks(view)

@@ -13,6 +13,7 @@ from rota.server.notify.message import item_for
 from rota.server.notify.outcome import Outcome
 from rota.store.deliveries import (
     DELIVERED,
+    FAILED,
     GIVEN_UP,
     PAGE,
     WAITING,
@@ -123,6 +124,7 @@ class Line:
                 about = delivery.word + ("" if delivery.job_id is None else f" {delivery.job_id}")
                 text = "hook %s was not told of event %d (%s) in %d tries, the last of which: %s"
                 log.warning(text, self._hook.name, delivery.seq, about, tries, outcome.answer)
+        self._deliveries.tries[FAILED if state == WAITING else state] += 1
         told = delivery._replace(state=state, tries=tries, next_at_s=next_at_s)
         return told._replace(answer=outcome.answer)
 

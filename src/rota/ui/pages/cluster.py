@@ -21,15 +21,12 @@ WAITING = ("PENDING", "SUSPENDED", "HELD")
 
 
 def state_of(node: Mapping[str, Any]) -> str:
-    """The state of a node in one word: LOST, UNREACHABLE, DRAINED, CORDONED or READY."""
+    """The state of a node: LOST, UNREACHABLE, CORDONED, DRAINING, DRAINED or READY."""
     if not node["alive"]:
         return "LOST"
     if not node["connected"]:
         return "UNREACHABLE"
-    closed = node["closed"]
-    if closed is None:
-        return "READY"
-    return "DRAINED" if str(closed).upper().startswith("DRAIN") else "CORDONED"
+    return str(node["closed"] or "ready").upper()
 
 
 def cells(reader: Reader) -> list[dict[str, Any]]:
@@ -89,11 +86,15 @@ def build(frame: Frame) -> None:
 
         def draw_buttons() -> None:
             node = reader.nodes.get(grid.chosen or "")
+            closed = node["closed"] if node is not None else None
+            fits = {
+                "Cordon": closed is None,
+                "Drain": closed in (None, "cordoned"),
+                "Enable": closed is not None,
+            }
             for verb, button in buttons.items():
-                fits = node is not None and (state_of(node) in ("DRAINED", "CORDONED")) == (
-                    verb == "Enable"
-                )
-                button._props["disabled"] = not (fits and frame.may_act)
+                can = node is not None and fits[verb] and frame.may(verb.lower())
+                button._props["disabled"] = not can
                 name = f" {plain(grid.chosen, 60)}" if grid.chosen else ": choose a node first"
                 button._props["aria-label"] = verb + name
                 button._props["data-command"] = f"rota node {verb.lower()} {grid.chosen or 'NODE'}"
@@ -103,7 +104,12 @@ def build(frame: Frame) -> None:
             draw_buttons()
 
         grid = Grid(
-            COLUMNS, label="Nodes", empty="No node has joined yet.", on_select=choose, short=True
+            COLUMNS,
+            label="Nodes",
+            empty="No node has joined yet.",
+            commands={"": "rota nodes"},
+            on_select=choose,
+            short=True,
         )
 
         async def cordon() -> None:
@@ -118,7 +124,9 @@ def build(frame: Frame) -> None:
             node = grid.chosen or ""
 
             async def now() -> None:
-                await frame.act(f"{plain(node)} is drained.", lambda client: client.drain(node))
+                await frame.act(
+                    f"The jobs of {plain(node)} leave it.", lambda client: client.drain(node)
+                )
 
             frame.confirm(
                 f"Drain {plain(node)}? Its jobs leave it, and it takes no new ones.", "Drain", now

@@ -48,7 +48,7 @@ def build(frame: Frame) -> None:
     """The page."""
     reader = frame.reader
     known: dict[str, tuple[Decision, dict[str, Any]]] = {}  # by number, of those that are shown
-    with frame.shown("/decisions", "Decisions", "rota ps -a"):
+    with frame.shown("/decisions", "Decisions", "rota top"):
         with tag("div", classes="head"):
             tag("h1", "Decisions")
             count = tag("span", "", classes="note")
@@ -62,7 +62,13 @@ def build(frame: Frame) -> None:
                 with detail:
                     _detail(known[number][0])
 
-        grid = Grid(COLUMNS, label="Decisions", empty="None has been taken yet.", on_select=choose)
+        grid = Grid(
+            COLUMNS,
+            label="Decisions",
+            empty="None has been taken yet.",
+            commands={"": "rota top", "policy": "rota report"},
+            on_select=choose,
+        )
 
         def update() -> None:
             kept = {}

@@ -8,7 +8,6 @@ from typing import Any
 
 from nicegui import background_tasks, ui
 
-from rota.client.client import Client
 from rota.client.outputs import LogPiece
 from rota.errors import NotFoundError, RotaError
 from rota.report.text import duration
@@ -19,8 +18,9 @@ from rota.ui.steering import ENDED, draw_steering, steer, steering_buttons
 from rota.ui.text import log_line, number, plain
 
 REREAD_S = 1.0  # between two readings of what the job's document tells
-LOG_S = 0.5  # between two looks at its output
+AGAIN_S = 5.0  # after which an output that could not be followed is followed again
 TAIL_LINES = 500
+MOST_REST_CHARS = 65536  # of a line whose end has not come
 MOST_STORY = 200
 
 
@@ -48,7 +48,10 @@ def build(frame: Frame, job_id: str) -> None:
         with tag("div", classes="cards"):
             details = tag("section", classes="card", aria_label="About the job")
             charts = tag("section", classes="card", aria_label="Curves")
-        with tag("section", classes="card", aria_label="When and where it ran"):
+            charts.set_visibility(False)
+        ran = tag("section", classes="card", aria_label="When and where it ran")
+        ran.set_visibility(False)
+        with ran:
             tag("h2", "When and where it ran", data_command=f"rota show {job_id}")
             Timeline("When and where the job ran. Plus and minus zoom, arrow keys move.", job_id)
         with tag("section", classes="card", aria_label="Output"):
@@ -68,6 +71,7 @@ def build(frame: Frame, job_id: str) -> None:
             "trials": trials,
             "charts": charts,
             "ranks": ranks,
+            "ran": ran,
         }
         page.texts = figures | {"title": title, "state": state, "missing": missing}
         page.bar, page.pane, page.buttons = bar, pane, buttons
@@ -97,7 +101,10 @@ class _JobPage:
         if job is not None:
             self._summary(job)
         self._curves()
-        if self._is_over or time.monotonic() - self._read_s < REREAD_S:
+        if self._is_over:
+            return
+        if time.monotonic() < self._read_s + REREAD_S:
+            self.frame.again(self._read_s + REREAD_S)
             return
         self._read_s = time.monotonic()
         try:
@@ -140,7 +147,7 @@ class _JobPage:
         verdict = {key: value for key, value in verdict.items() if key != "history"}
         self._part("verdict", verdict, lambda told: why(told, links=False))
         shown = [
-            "user queue priority workdir run gpu_types cpus memory_gb gpu_memory_gb setup",
+            "user queue priority workdir run gpu_types cpus memory_gb gpu_memory_gb setup snapshot",
             "resume_from python depends_on retries time_limit_s attempt exit_code message sweep",
             "submit_s",
             "first_start_s finish_s tags suspension suspend min_gpus max_gpus num_gpus",
@@ -148,7 +155,8 @@ class _JobPage:
         about = {key: told[key] for key in " ".join(shown).split()}
         about |= {"preemptions": told["preemptions"], "migrations": told["migrations"]}
         self._part("details", about, _details)
-        self._part("story", told["story"][-MOST_STORY:], _story)
+        self.parts["ran"].set_visibility(told["first_start_s"] is not None)
+        self._part("story", told["story"][-MOST_STORY:], partial(_story, told["id"]))
         self._part(
             "trials",
             {"trials": told["trials"], "ranks": told["ranks"], "sharing": told["sharing"]},
@@ -219,6 +227,7 @@ class _JobPage:
         ]
         chart = self._charts.get(key)
         if chart is None:
+            self.parts["charts"].set_visibility(True)
             with self.parts["charts"]:
                 tag("h2", title)
                 chart = self._charts[key] = ui.echart(_chart(series)).classes("chart")
@@ -233,46 +242,40 @@ class _JobPage:
         """Show the output of the job as it comes, until the page is closed."""
         page = self.frame.page
         await page.connected()
+        page.on_delete(self._restart.set)
         while not page.is_deleted:
             self._restart.clear()
             with page.content:
                 self.pane.run_method("clear")
-            await self._follow_rank(self._rank)
+            following = asyncio.create_task(self._follow_rank(self._rank))
+            await self._restart.wait()
+            following.cancel()
+            await asyncio.wait([following])
 
     async def _follow_rank(self, rank: int | None) -> None:
-        attempt: int | None = None
-        place: dict[str, Any] = {"tail": TAIL_LINES}
-        rest = ""
-        while not (self.frame.page.is_deleted or self._restart.is_set()):
+        """Show the output of a rank to its end; the controller's absence does not end that."""
+        output = self.frame.reader.output(self.job_id, rank=rank, tail=TAIL_LINES)
+        of, rest = (0, 0), ""
+        while True:
             try:
-                piece = await self.frame.reader.call(partial(self._piece, rank, place))
+                async for piece in output:
+                    if not isinstance(piece, LogPiece):
+                        continue
+                    if (piece.attempt, piece.process) != of:
+                        of, rest = (piece.attempt, piece.process), ""
+                    *lines, rest = (rest + piece.text).split("\n")
+                    if piece.complete and rest:
+                        lines, rest = [*lines, rest], ""
+                    rest = rest[-MOST_REST_CHARS:]
+                    if lines:
+                        text = "".join(f"{log_line(line)}\n" for line in lines[-TAIL_LINES:])
+                        with self.frame.page.content:
+                            self.pane.run_method("add", text)
+                return
+            except NotFoundError:
+                return
             except RotaError:
-                await self._pause(4 * LOG_S)
-                continue
-            if attempt is not None and piece.attempt != attempt:
-                place, attempt, rest = {"offset": 0}, piece.attempt, ""
-                continue
-            attempt = piece.attempt
-            place = {"offset": piece.next_offset}
-            *lines, rest = (rest + piece.text).split("\n")
-            if piece.complete and rest:
-                lines, rest = [*lines, rest], ""
-            rest = rest[-65536:]
-            if lines:
-                text = "".join(f"{log_line(line)}\n" for line in lines[-TAIL_LINES:])
-                with self.frame.page.content:
-                    self.pane.run_method("add", text)
-            await self._pause(8 * LOG_S if piece.complete else LOG_S)
-
-    def _piece(self, rank: int | None, place: dict[str, Any], client: Client) -> LogPiece:
-        return client.log_piece(self.job_id, rank=rank, patience_s=0.0, **place)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._restart.wait()
-        except TimeoutError:
-            pass
+                await asyncio.sleep(AGAIN_S)
 
 
 def _points(rows: list[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
@@ -313,6 +316,7 @@ def _details(told: Mapping[str, Any]) -> None:
         [
             ("command", told["run"]),
             ("folder", told["workdir"]),
+            ("snapshot", told["snapshot"]),
             ("user", told["user"]),
             ("queue", told["queue"]),
             ("priority", told["priority"]),
@@ -327,7 +331,7 @@ def _details(told: Mapping[str, Any]) -> None:
             ("attempt", told["attempt"]),
             ("exit code", told["exit_code"]),
             ("message", told["message"]),
-            ("suspended by", told["suspension"].lower()),
+            ("suspension", None if told["suspension"] == "UNKNOWN" else told["suspension"].lower()),
             ("preempted", told["preemptions"] or None),
             ("moved", told["migrations"] or None),
             ("time limit", duration(told["time_limit_s"]) if told["time_limit_s"] else None),
@@ -335,8 +339,8 @@ def _details(told: Mapping[str, Any]) -> None:
     )
 
 
-def _story(lines: list[Mapping[str, Any]]) -> None:
-    tag("h2", "Its story", data_command="rota logs JOB --system")
+def _story(job_id: str, lines: list[Mapping[str, Any]]) -> None:
+    tag("h2", "Its story", data_command=f"rota logs {job_id} --system")
     table(
         ("When", "What"),
         [

@@ -67,7 +67,13 @@ def build(frame: Frame) -> None:
         for key, title in BY.items():
             with tag("div", classes="card"):
                 tag("h2", title, data_command="rota report")
-                grids[key] = Grid(COLUMNS, label=title, empty="No job yet.", short=True)
+                grids[key] = Grid(
+                    COLUMNS,
+                    label=title,
+                    empty="No job yet.",
+                    commands={"": f"rota ps --filter {key}=ROW"},
+                    short=True,
+                )
         settings = tag("section", classes="card", aria_label="The policy")
         rows: dict[str, dict[str, Mapping[str, Any]]] = {key: {} for key in BY}
         shown: list[Any] = [None]

@@ -1,5 +1,6 @@
 """The queue: jobs that run, and those that wait, with why, and what would start them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ AGE = {
     ":comparator": "(a, b) => b - a",
 }
 COLUMNS = (
-    {"field": "id", "headerName": "Job", "width": 76, ":cellRenderer": "rota.link('/job/')"},
+    {"field": "id", "headerName": "Job", "width": 68, ":cellRenderer": "rota.link('/job/')"},
     {
         "field": "name",
         "headerName": "Name",
@@ -24,7 +25,7 @@ COLUMNS = (
         "minWidth": 120,
         ":cellRenderer": "rota.link('/job/')",
     },
-    {"field": "state", "headerName": "State", "width": 112, ":cellRenderer": "rota.badge"},
+    {"field": "state", "headerName": "State", "width": 108, ":cellRenderer": "rota.badge"},
     {
         "field": "reason",
         "headerName": "Reason",
@@ -32,22 +33,29 @@ COLUMNS = (
         "minWidth": 130,
         "context": {"from": 560},
     },
-    {"field": "gpus", "headerName": "GPUs", "width": 76},
-    {"field": "where", "headerName": "Where", "flex": 2, "context": {"from": 860}},
+    {"field": "position", "headerName": "Place", "width": 68, "context": {"from": 830}},
+    {"field": "gpus", "headerName": "GPUs", "width": 64},
+    {
+        "field": "where",
+        "headerName": "Where",
+        "flex": 2,
+        "minWidth": 110,
+        "context": {"from": 930},
+    },
     {"field": "user", "headerName": "User", "width": 96, "context": {"from": 700}},
-    {"field": "queue", "headerName": "Queue", "width": 96, "context": {"from": 1060}},
-    {"field": "priority", "headerName": "Priority", "width": 82, "context": {"from": 1180}},
-    {"field": "share", "headerName": "Share", "width": 76, "context": {"from": 620}},
+    {"field": "queue", "headerName": "Queue", "width": 90, "context": {"from": 1010}},
+    {"field": "priority", "headerName": "Priority", "width": 80, "context": {"from": 1350}},
+    {"field": "share", "headerName": "Share", "width": 68, "context": {"from": 620}},
     {
         "field": "submit_s",
         "headerName": "Age",
-        "width": 86,
+        "width": 80,
         **AGE,
         "context": {"from": 480, "ages": True},
         ":valueFormatter": "p => rota.age(p.value, p.data.finish_s)",
     },
-    {"field": "progress", "headerName": "Progress", "width": 118, "context": {"from": 960}},
-    {"field": "eta", "headerName": "ETA", "width": 140, "context": {"from": 1260}},
+    {"field": "progress", "headerName": "Progress", "width": 136, "context": {"from": 1140}},
+    {"field": "eta", "headerName": "ETA", "width": 132, "context": {"from": 1270}},
 )
 
 
@@ -58,7 +66,7 @@ class Rows:
         self._of: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 
     def of(self, reader: Reader) -> dict[str, dict[str, Any]]:
-        """Those that hold GPUs first, then those that wait, each by arrival; then the ended."""
+        """Jobs with GPUs, those that wait in the policy's order, and those that have ended."""
         held: list[dict[str, Any]] = []
         waiting: list[dict[str, Any]] = []
         ended: list[dict[str, Any]] = []
@@ -70,6 +78,7 @@ class Rows:
             group.append(known[1])
         for gone in self._of.keys() - reader.jobs.keys():
             del self._of[gone]
+        waiting.sort(key=lambda row: row["position"] or math.inf)
         return {row["id"]: row for row in (*held, *waiting, *reversed(ended))}
 
 
@@ -93,6 +102,7 @@ def row_of(job: Mapping[str, Any]) -> dict[str, Any]:
         "finish_s": job["finish_s"],
         "progress": progress_text(job["progress"]),
         "eta": eta_text(job["eta_s"]),
+        "position": job["position"],
     }
 
 
@@ -129,8 +139,8 @@ def eta_text(eta_s: list[float] | None) -> str:
     return alone if alone == shared else f"{alone}–{shared}"
 
 
-def build(frame: Frame) -> None:
-    """The page."""
+def build(frame: Frame, rows: Rows) -> None:
+    """The page. All pages show the same rows, each of which is made once."""
     reader = frame.reader
     with frame.shown("/queue", "Queue", "rota ps"):
         with tag("div", classes="head"):
@@ -169,11 +179,16 @@ def build(frame: Frame) -> None:
             COLUMNS,
             label="Jobs",
             empty="No job yet: rota run --gpus 1 -- python train.py submits one.",
+            commands={
+                "": "rota show ROW",
+                "reason": "rota why ROW",
+                "position": "rota why ROW",
+                "eta": "rota why ROW",
+            },
             on_select=choose,
         )
         steer(frame, buttons, lambda: grid.chosen)
         draw_buttons()
-        rows = Rows()
 
         async def update() -> None:
             shown = rows.of(reader)
@@ -198,7 +213,11 @@ def why(told: Mapping[str, Any], *, links: bool = True) -> None:
     """What the controller says about why a job waits, or why it has what it has."""
     job_id = told["job_id"]
     with tag("div", classes="head"):
-        tag("h2", f"Why job {job_id} is {told['state'].lower()}", data_command=f"rota why {job_id}")
+        state = told["state"]
+        title = (
+            f"How job {job_id} ended" if state in ENDED else f"Why job {job_id} is {state.lower()}"
+        )
+        tag("h2", title, data_command=f"rota why {job_id}")
         if links:
             job_link(job_id, "Open the job")
     tag("p", plain(told["sentence"], 1000) or "It runs.", classes="note")
@@ -208,7 +227,7 @@ def why(told: Mapping[str, Any], *, links: bool = True) -> None:
     ]
     pairs.append(("would start if", told["would_start_if"]))
     if told["position"]:
-        pairs.append(("position", f"{told['position']}, by arrival"))
+        pairs.append(("position", f"{told['position']}, in the policy's order"))
     turns = told["turns"]
     if turns and turns["position"]:
         pairs.append(("turn", f"number {turns['position']} on {', '.join(turns['nodes'])}"))

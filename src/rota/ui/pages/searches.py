@@ -43,7 +43,10 @@ def build(frame: Frame) -> None:
         with tag("div", classes="head"):
             tag("h1", "Searches")
         grid = Grid(
-            COLUMNS, label="Searches", empty="No search is open, and none ended within the hour."
+            COLUMNS,
+            label="Searches",
+            empty="No search is open, and none ended within the hour.",
+            commands={"": "rota sweep show ROW"},
         )
 
         def update() -> None:
@@ -64,7 +67,7 @@ def build_one(frame: Frame, name: str) -> None:
         with tag("div", classes="head"):
             tag("h1", f"Search {shown}")
             with tag("div", classes="end"):
-                cancel = tag("button", "Cancel", classes="act danger", type="button")
+                cancel = tag("button", "Cancel", classes="act danger", type="button", disabled=True)
         missing = tag("p", "", classes="note", role="status")
         missing.set_visibility(False)
         with tag("div", classes="cards"):
@@ -75,6 +78,8 @@ def build_one(frame: Frame, name: str) -> None:
                 for title in ("Best so far", "Curves", "Parameters", "Who ran when", "GPUs")
             }
         trials = tag("section", classes="card", aria_label="Trials")
+        for part in (about, *spaces.values(), trials):
+            part.set_visibility(False)
         state: dict[str, Any] = {"read_s": -REREAD_S, "document": None}
 
         async def now() -> None:
@@ -89,9 +94,18 @@ def build_one(frame: Frame, name: str) -> None:
             ),
         )
 
+        def draw_cancel() -> None:
+            document = state["document"]
+            disabled = document is None or document["state"] == "ENDED" or not frame.may("cancel")
+            if cancel._props["disabled"] != disabled:
+                cancel._props["disabled"] = disabled
+                cancel.update()
+
         async def update() -> None:
+            draw_cancel()
             loop = asyncio.get_running_loop()
-            if loop.time() - state["read_s"] < REREAD_S:
+            if loop.time() < state["read_s"] + REREAD_S:
+                frame.again(state["read_s"] + REREAD_S)
                 return
             state["read_s"] = loop.time()
             document = await frame.read(lambda client: client.sweep(name))
@@ -99,13 +113,14 @@ def build_one(frame: Frame, name: str) -> None:
                 missing.set_visibility(True)
                 write(missing, f"There is no search {shown}, or the controller does not answer.")
                 return
+            missing.set_visibility(False)
             if document == state["document"]:
                 return
             state["document"] = document
             story = read_sweep(document, frame.reader.now_s())
             figures = await asyncio.to_thread(_figures, story)
-            cancel._props["disabled"] = document["state"] == "ENDED" or not frame.may_act
-            cancel.update()
+            draw_cancel()
+            about.set_visibility(True)
             about.clear()
             with about:
                 tag("h2", "What it came to", data_command=f"rota sweep show {shown}")
@@ -123,6 +138,7 @@ def build_one(frame: Frame, name: str) -> None:
                         charts[title] = ui.plotly(drawn).classes("w-full").style("width:100%")
                         charts[title]._props["role"] = "img"
                         charts[title]._props["aria-label"] = title
+            trials.set_visibility(bool(story.trials))
             trials.clear()
             with trials:
                 tag("h2", "Trials, best first", data_command=f"rota sweep show {shown} --all")

@@ -1,6 +1,9 @@
 """The timeline: who held which GPU when, from months to seconds."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from rota.ui.frame import Frame
 from rota.ui.holds import Holds, Piece
@@ -9,36 +12,29 @@ from rota.ui.parts import Timeline, tag
 SPANS = {"1 min": 60, "1 h": 3600, "1 day": 86400, "1 month": 30 * 86400}
 
 
-def told(holds: Holds, numbered: list[tuple[int, Piece]], first_gpu: int) -> dict[str, Any]:
-    """Pieces as columns, and the GPUs from ``first_gpu`` on."""
-    return {
-        "first_gpu": first_gpu,
-        "gpus": holds.gpus[first_gpu:],
-        "pieces": {
-            "number": [number for number, _ in numbered],
-            "gpu": [piece.gpu for _, piece in numbered],
-            "job": [piece.job_id for _, piece in numbered],
-            "start_s": [round(piece.start_s, 3) for _, piece in numbered],
-            "end_s": [
-                None if piece.end_s is None else round(piece.end_s, 3) for _, piece in numbered
-            ],
-        },
-    }
+def told(gpus: list[tuple[str, int]], first_gpu: int, *columns: Sequence[Any]) -> dict[str, Any]:
+    """Pieces as columns (number, GPU, job, start, end), and the GPUs, of which one is the first."""
+    names = ("number", "gpu", "job", "start_s", "end_s")
+    return {"first_gpu": first_gpu, "gpus": gpus, "pieces": dict(zip(names, columns, strict=True))}
 
 
-def whole(holds: Holds, job_id: str, now_s: float) -> dict[str, Any]:
-    """All pieces that are kept, of one job or of all, as the page loads them."""
-    numbered = [
-        (number, piece)
-        for number, piece in enumerate(holds.pieces, holds.first)
-        if not job_id or piece.job_id == job_id
-    ]
-    if not job_id:
-        return told(holds, numbered, 0) | {"change": holds.change, "now_s": now_s}
-    places = {gpu: place for place, gpu in enumerate(sorted({p.gpu for _, p in numbered}))}
-    moved = [(number, piece._replace(gpu=places[piece.gpu])) for number, piece in numbered]
-    part = told(holds, moved, 0) | {"gpus": [holds.gpus[gpu] for gpu in places]}
-    return part | {"change": holds.change, "now_s": now_s}
+def whole(holds: Holds, job_id: str, now_s: float) -> bytes:
+    """All pieces that are kept, of one job or of all, as the page loads them: JSON."""
+    if job_id:
+        numbered = holds.of_job(job_id)
+        places = {gpu: place for place, gpu in enumerate(sorted({p.gpu for _, p in numbered}))}
+        moved = [(number, piece._replace(gpu=places[piece.gpu])) for number, piece in numbered]
+        part = told([holds.gpus[gpu] for gpu in places], 0, *_columns(moved))
+    else:
+        numbers = range(holds.first, holds.first + len(holds.job_of))
+        columns = (list(numbers), holds.gpu_of, holds.job_of, holds.start_s, holds.end_s)
+        part = told(holds.gpus, 0, *columns)
+    return msgspec.json.encode(part | {"change": holds.change, "now_s": now_s})
+
+
+def _columns(numbered: list[tuple[int, Piece]]) -> list[list[Any]]:
+    rows = [(number, *piece) for number, piece in numbered]
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(5)]
 
 
 def build(frame: Frame) -> None:
@@ -79,7 +75,8 @@ def build(frame: Frame) -> None:
             first_gpu = place["gpus"] or 0
             if numbered or first_gpu != len(holds.gpus):
                 place["gpus"] = len(holds.gpus)
-                line.run_method("add", told(holds, numbered, first_gpu))
+                part = told(holds.gpus[first_gpu:], first_gpu, *_columns(numbered))
+                line.run_method("add", part)
 
         line.on("loaded", loaded)
         frame.on_change(update)

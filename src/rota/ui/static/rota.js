@@ -50,14 +50,22 @@ window.rota = (() => {
   const tell = (event) => {
     const e = event.target.closest?.("[data-command]");
     const foot = document.getElementById("command");
-    if (e && foot) foot.textContent = e.dataset.command;
+    const told = e?.dataset.command ?? ofCell(event.target.closest?.(".ag-cell"));
+    if (told && foot) foot.textContent = told;
+  };
+  const ofCell = (cell) => {
+    const grid = cell?.closest("[data-commands]"), row = cell?.closest("[row-id]");
+    if (!grid || !row) return null;
+    const commands = JSON.parse(grid.dataset.commands);
+    const command = commands[cell.getAttribute("col-id")] ?? commands[""];
+    return command?.replace("ROW", () => row.getAttribute("row-id"));
   };
   for (const kind of ["focusin", "pointerover", "click"]) document.addEventListener(kind, tell);
 
   const TONES = { RUNNING: "good", SUCCEEDED: "good", FAILED: "bad", LOST: "bad", TIMEOUT: "bad",
     TARGET: "good", DONE: "good", OPEN: "good",
     PENDING: "wait", SUSPENDED: "wait", SUSPENDING: "wait", STARTING: "wait", RESUMING: "wait",
-    HELD: "wait", UNREACHABLE: "bad", DRAINED: "wait", CORDONED: "wait", READY: "good" };
+    HELD: "wait", UNREACHABLE: "bad", DRAINED: "wait", DRAINING: "wait", CORDONED: "wait", READY: "good" };
   const badge = (params) => {
     const e = document.createElement("span");
     e.className = `badge ${TONES[params.value] ?? ""}`;

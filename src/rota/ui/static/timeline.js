@@ -130,7 +130,7 @@ export default {
       g.textBaseline = "middle";
       ticks(g, this.from, this.to, wide, Math.min(height, TOP + high * count), soft, rule);
       let drawn = 0, node = null, named = -Infinity;
-      const bars = {}, names = []; // by colour: a change of colour is what takes long
+      const bars = [{}, {}], names = []; // by colour: a change of colour is what takes long
       const across = Math.ceil(wide), dust = new Uint32Array(across * count); // pieces of a pixel
       let dusty = false;
       for (let line = 0; line < this.rows.length; line++) {
@@ -165,7 +165,7 @@ export default {
           if (x1 - edge < 1) continue;
           const left = Math.max(x0, edge), over = y + Math.min(1, high * 0.1) + (lane ? high / 2 : 0);
           const bar = Math.max(0.8, x1 - left - (x1 - left > 3 ? 1 : 0));
-          (bars[row.colour[i]] ??= []).push(LEFT + left, over, bar,
+          (bars[lane][row.colour[i]] ??= []).push(LEFT + left, over, bar,
             Math.max(0.5, (lane ? high / 2 : high) - 2));
           if (x1 - left > 26 && high >= 13 && !lane) names.push([row.job[i], left, y, x1 - left - 8]);
           edges[lane] = x1;
@@ -181,7 +181,7 @@ export default {
           g.fillRect(LEFT, TOP + line * high - 1, wide, 1);
         }
       }
-      for (const [colour, shapes] of Object.entries(bars)) {
+      for (const [colour, shapes] of bars.flatMap(Object.entries)) { // the lower half comes last
         g.fillStyle = colour;
         for (let i = 0; i < shapes.length; i += 4) {
           g.fillRect(shapes[i], shapes[i + 1], shapes[i + 2], shapes[i + 3]);

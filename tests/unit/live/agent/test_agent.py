@@ -16,10 +16,19 @@ from rota.folder import Folder
 from rota.live.agent import agent as agent_module
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
+from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.agent.record import record_from
+from rota.live.agent.snapshots import Snapshots
+from rota.live.wire import clock
 from rota.live.wire.clock import boottime_s
 from rota.live.wire.messages import check_from_agent
 from rota.live.wire.questions import Clean, ask_message
+
+
+def agent_on(folder):
+    """An agent of two slots whose controller is this process, not yet run."""
+    endpoint = FolderEndpoint(folder, os.getpid())
+    return Agent(folder, "node0", Devices("cpu", 2, (0, 0)), endpoint)
 
 
 def guest(job_id):
@@ -37,7 +46,9 @@ def test_an_agent_that_is_shut_down_with_jobs_that_had_just_come_to_it_ends(tmp_
     folder.node("node0").mkdir(parents=True)
 
     async def story():
-        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent = Agent(
+            folder, "node0", Devices("cpu", 2, (0, 0)), FolderEndpoint(folder, os.getpid())
+        )
         for job_id in ("1", "2"):
             path = folder.attempt("node0", job_id, 1)
             path.mkdir(parents=True)
@@ -51,13 +62,31 @@ def test_an_agent_that_is_shut_down_with_jobs_that_had_just_come_to_it_ends(tmp_
     asyncio.run(story())
 
 
+def test_an_agent_whose_clock_is_wrong_goes_by_the_controllers_and_so_does_the_next(
+    tmp_path, monkeypatch
+):
+    folder = Folder(tmp_path)
+    folder.node("node0").mkdir(parents=True)
+    agent = agent_on(folder)
+    monkeypatch.setattr(clock, "_ahead_s", 1e9)
+    monkeypatch.setenv(clock.VARIABLE, "1e9")
+    lease = {"type": "lease", "asked_s": boottime_s(), "lasts_s": None}
+    agent._obey(lease)  # of a controller of before
+    assert clock.ahead_s() == 1e9
+    agent._obey(lease | {"now_s": boottime_s() + 2e9})
+    assert clock.ahead_s() == pytest.approx(2e9, abs=60)
+    assert clock.read_ahead_s(folder.node("node0") / "clock.json") == clock.ahead_s()
+
+
 def test_a_controller_that_is_greeted_hears_of_the_plan_of_each_job(tmp_path):
     folder = Folder(tmp_path)
     folder.node("node0").mkdir(parents=True)
     plan = {"batch": 8, "step_s": [0.5], "idle": [0.25]}
 
     async def story():
-        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent = Agent(
+            folder, "node0", Devices("cpu", 2, (0, 0)), FolderEndpoint(folder, os.getpid())
+        )
         for job_id, planned in (("1", plan), ("2", None)):
             path = folder.attempt("node0", job_id, 1)
             path.mkdir(parents=True)
@@ -86,7 +115,9 @@ def test_an_attempt_of_another_log_that_is_disowned_before_it_has_begun_is_in_no
     launch |= {"at_s": 1.0, "origin": "another 1.0"}
 
     async def story():
-        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent = Agent(
+            folder, "node0", Devices("cpu", 2, (0, 0)), FolderEndpoint(folder, os.getpid())
+        )
         agent._notify = (said := []).append
         launching = agent._spawn(agent._carry_out(launch))
         while not agent.attempts:
@@ -102,6 +133,41 @@ def test_an_attempt_of_another_log_that_is_disowned_before_it_has_begun_is_in_no
     asyncio.run(story())
 
 
+def test_a_job_that_is_cancelled_while_its_snapshot_comes_is_not_started(tmp_path, monkeypatch):
+    """And a command to launch it that is repeated meanwhile begins nothing anew."""
+    folder, asked, coming = Folder(tmp_path), [], threading.Event()
+    folder.node("node0").mkdir(parents=True)
+
+    def unpack(self, digest, place):
+        asked.append(digest)
+        (place / "tree").mkdir()
+        coming.wait()
+
+    monkeypatch.setattr(Snapshots, "_unpack", unpack)
+    program = {"run": "true", "workdir": "", "env": {}, "processes": "gpu", "snapshot": "5" * 64}
+    about = {"job_id": "1", "attempt": 1, "launch": "log 1.0"}
+    launch = about | {"type": "command", "kind": "launch", "command_id": 1, "epoch": 0}
+    launch |= {"name": "job", "program": program, "gpus": [0], "max_gpus": 1, "adapt": None}
+    launch |= {"at_s": 1.0, "origin": "log 1.0"}
+    stop = about | {"type": "command", "kind": "stop", "command_id": 2, "epoch": 0}
+
+    async def story():
+        agent = agent_on(folder)
+        agent._notify = (said := []).append
+        for command in (launch, launch, stop):
+            agent._spawn(agent._carry_out(command))
+            while not asked:
+                await asyncio.sleep(0)
+        coming.set()
+        await asyncio.gather(*agent._tasks)
+        assert [(told["type"], told["command_id"]) for told in said] == [("failed", 1)]
+        assert "it was told to end before it had started" in said[0]["error"]
+        assert not agent._is_busy()
+
+    asyncio.run(story())
+    assert asked == ["5" * 64]
+
+
 def test_files_of_a_job_are_removed_once_the_agent_has_let_go_of_it(tmp_path):
     folder = Folder(tmp_path)
     file = folder.attempt("node0", "1", 1) / "attempt.json"
@@ -110,7 +176,9 @@ def test_files_of_a_job_are_removed_once_the_agent_has_let_go_of_it(tmp_path):
     question = Clean(node="node0", job_id="1", origin="", checkpoints=True)
 
     async def story():
-        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent = Agent(
+            folder, "node0", Devices("cpu", 2, (0, 0)), FolderEndpoint(folder, os.getpid())
+        )
         agent._notify = (said := []).append
         agent.attempts["1", 1] = SimpleNamespace(ended={"type": "ended"}, folder=file.parent)
         cleaning = asyncio.create_task(agent._answer(ask_message(7, question)))

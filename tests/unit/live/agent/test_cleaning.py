@@ -134,3 +134,15 @@ def test_another_agent_of_the_machine_cleans_for_a_node_that_is_gone(folder):
     write(folder.attempt("here", "3", 2) / "attempt.json", b"{}")
     assert isinstance(look_up(folder, "there", asked()), Freed)
     assert look_up(folder, "there", asked()).not_here
+
+
+def test_an_agent_of_the_controllers_machine_removes_copies_of_another_nodes_outputs(folder):
+    for job in ("3", "30"):
+        write(folder.copies("afar", job) / "1/rank0.log", b"x" * 10_000)
+    before = left(folder)
+    assert clean(folder, "here", asked(node="afar", checkpoints=False)) >= 10_000
+    assert set(before) - set(left(folder)) == {"copies/afar/3/1/rank0.log"}
+    assert list(folder.node("here").joinpath("cleaned").iterdir())
+    remove_cleaned(folder, "here")
+    assert not list(folder.node("here").joinpath("cleaned").iterdir())
+    assert clean(folder, "here", asked(node="afar", checkpoints=False)) is None

@@ -8,6 +8,7 @@ import pytest
 from rota.folder import Folder
 from rota.live.agent import controller_link
 from rota.live.agent.controller_link import ControllerLink
+from rota.live.agent.endpoint import FolderEndpoint
 
 
 @pytest.mark.parametrize(
@@ -20,9 +21,8 @@ def test_an_agent_stays_for_a_job_and_for_a_controller_of_its_machine_that_lives
 ):
     async def story():
         ending = asyncio.Event()
-        link = ControllerLink(
-            Folder(tmp_path), controller_pid, list, print, lambda: is_busy, ending
-        )
+        endpoint = FolderEndpoint(Folder(tmp_path), controller_pid)
+        link = ControllerLink(endpoint, list, print, lambda: is_busy, ending)
         assert link._should_give_up() is False
         monkeypatch.setattr(controller_link, "LONELY_S", -1.0)
         assert link._should_give_up() is gives_up
@@ -39,7 +39,9 @@ def test_the_time_without_a_controller_begins_anew_with_each_connection(tmp_path
             raise StopAsyncIteration
 
     async def story():
-        link = ControllerLink(Folder(tmp_path), None, list, print, bool, asyncio.Event())
+        link = ControllerLink(
+            FolderEndpoint(Folder(tmp_path), None), list, print, bool, asyncio.Event()
+        )
         assert link._should_give_up() is False
         monkeypatch.setattr(controller_link, "LONELY_S", -1.0)
         await link._converse(Silent())

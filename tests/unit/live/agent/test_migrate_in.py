@@ -98,7 +98,7 @@ def impatient(monkeypatch):
 def arriving(tmp_path: Path, source: Source) -> Arrival:
     folder, arenas = tmp_path / "jobs/7/1", tmp_path / "arenas"
     arenas.mkdir(exist_ok=True)
-    source.arrival = Arrival("there", *KEY, folder, arenas, source.ask)
+    source.arrival = Arrival("there", *KEY, folder, arenas, tmp_path / "checkpoints/7", source.ask)
     return source.arrival
 
 
@@ -267,7 +267,9 @@ def test_what_is_called_off_leaves_nothing_although_a_thread_is_still_at_it(tmp_
             source.ask(message)
 
         devices = Devices("cpu", 1, (0,))
-        moves = Moves(folder, "here", devices, {}, lambda *_: None, lambda *_: [], send, spawn)
+        moves = Moves(
+            folder, "here", devices, {}, lambda *_: None, lambda *_: [], send, spawn, None
+        )
         message = {"job_id": "7", "attempt": 1, "gpus": [0], "source": "there"}
         moves.arrive(message | {"command_id": 1, "epoch": 1})
         source.arrival = moves._arrivals[KEY]
@@ -282,9 +284,8 @@ def test_what_is_called_off_leaves_nothing_although_a_thread_is_still_at_it(tmp_
     asyncio.run(main())
     assert not [path for path in folder.path.rglob("*") if path.is_file()]
     assert not list(folder.arenas("here").iterdir())
-    arenas = folder.arenas("here")
-    arenas.rmdir()
-    arenas.parent.rmdir()
+    folder.arenas("here").rmdir()
+    folder.leave()
 
 
 SHIM = """
@@ -331,6 +332,7 @@ def test_of_an_attempt_that_left_nothing_stays_although_its_shim_still_writes(tm
             lambda *_: [],
             lambda *_: None,
             spawn,
+            None,
         )
         moves.leave(KEY)
         assert not attempts
@@ -358,6 +360,7 @@ def test_an_attempt_that_has_ended_here_is_not_brought_here_again(tmp_path):
         lambda *_: [],
         lambda message, _: said.append(message),
         spawn,
+        None,
     )
     message = {"job_id": "7", "attempt": 1, "gpus": [0], "source": "there"}
     moves.arrive(message | {"command_id": 1, "epoch": 1})

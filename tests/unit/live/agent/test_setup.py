@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from rota.live.agent.setup import LOCKS, SETUP, after_setup, digest
+from rota.live.agent.setup import LOCKS, SETUP, after_setup, after_setup_of_snapshot, digest
 
 
 def run(workdir, marks, setup="echo x >> times", command="cat times", **more):
@@ -93,3 +93,90 @@ def test_one_that_is_killed_is_not_done_and_others_wait_for_one_that_runs(workdi
     os.close(writer)
     assert (second.wait(60), third.wait(60)) == (0, 0)
     assert (workdir / "times").read_text() == "x\nx\n"
+
+
+class OfSnapshot:
+    """A node's folder of a snapshot with one file, and jobs that run in copies of it."""
+
+    def __init__(self, place):
+        self.place = place / "snapshot"
+        (self.place / "tree").mkdir(parents=True)
+        (self.place / "tree" / "given").write_text("1\n")
+        self.times = place / "times"
+        self._jobs = place / "jobs"
+
+    def start(self, name, setup, command="cat made", path=os.environ["PATH"]):
+        workdir = self._jobs / name / "workdir"
+        workdir.mkdir(parents=True, exist_ok=True)
+        line = after_setup_of_snapshot(command, self.place, workdir)
+        environment = {"PATH": path, SETUP: setup, "TIMES": str(self.times)}
+        return subprocess.Popen(
+            ["bash", "-c", line],
+            cwd=workdir,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments, **more):
+        process = self.start(*arguments, **more)
+        printed, _ = process.communicate(timeout=60)
+        return process.returncode, printed
+
+    @property
+    def count(self):
+        return len(self.times.read_text().splitlines())
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    return OfSnapshot(tmp_path)
+
+
+MAKE = 'echo x >> "$TIMES"; cp given made; '
+
+
+def test_in_a_snapshot_it_runs_once_and_each_job_has_a_copy_of_what_it_made(snapshot):
+    for name in ("1", "2"):
+        assert snapshot.run(name, MAKE, command="cat made; echo 2 > made") == (0, "1\n")
+    assert snapshot.run("1", MAKE) == (0, "2\n")  # the copy stays the attempt's
+    assert snapshot.count == 1
+    assert not (snapshot.place / "tree" / "made").exists()
+    assert snapshot.run("3", MAKE + "true", path="/usr/bin:/bin") == (0, "1\n")
+    assert snapshot.run("4", MAKE + "true", path="/usr/bin:/bin:/sbin") == (0, "1\n")
+    assert snapshot.count == 3
+
+
+def test_in_a_snapshot_one_that_fails_begins_with_fresh_files(snapshot):
+    setup = MAKE + "test ! -e spoilt; code=$?; touch spoilt; echo no room; exit $((code + 7))"
+    for _ in range(2):
+        code, printed = snapshot.run("1", setup)
+        assert code == 7
+        assert printed.startswith("no room\nrota: setup failed with exit code 7: ")
+    assert snapshot.count == 2
+    (snapshot.place / "tree" / "given").unlink()
+    (snapshot.place / "tree").rmdir()
+    code, printed = snapshot.run("2", setup)
+    assert code == 1
+    assert "rota: the folder of the setup can't be made" in printed
+
+
+def test_in_a_snapshot_one_that_is_killed_is_run_again_and_others_wait_for_it(snapshot):
+    pipe = snapshot.place.parent / "pipe"
+    os.mkfifo(pipe)
+    setup = f"{MAKE} test ! -e half || exit 9; touch half; cat {pipe}"
+    first = snapshot.start("1", setup)
+    writer = os.open(pipe, os.O_WRONLY)  # it has come so far
+    os.killpg(first.pid, 9)
+    first.communicate()
+    until_unread(writer)
+    os.close(writer)
+    second = snapshot.start("1", setup)
+    writer = os.open(pipe, os.O_WRONLY)
+    third = snapshot.start("2", setup)
+    assert snapshot.count == 2
+    os.close(writer)
+    assert [each.communicate(timeout=60)[0] for each in (second, third)] == ["1\n", "1\n"]
+    assert snapshot.count == 2

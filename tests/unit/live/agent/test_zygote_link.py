@@ -19,6 +19,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
+from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.agent.zygote_link import ZygoteLink
 
 
@@ -47,6 +48,7 @@ async def run(link, folder, **program):
         "workdir": str(folder),
         "cpus": [],
         "groups": [],
+        "lease": None,
     }
     request |= {"folder": str(folder), "env": dict(os.environ), "python": None, "run": None}
     assert await link.fork(request | program) > 0
@@ -181,7 +183,8 @@ def test_an_agent_whose_zygote_dies_at_its_start_tries_again_with_the_first_job(
     os.makedirs(Folder(tmp_path).node("node0"))
 
     async def start():
-        agent = Agent(Folder(tmp_path), "node0", Devices("cpu", 1, (0,)), os.getpid())
+        folder = Folder(tmp_path)
+        agent = Agent(folder, "node0", Devices("cpu", 1, (0,)), FolderEndpoint(folder, os.getpid()))
         agent._zygote.warm_up = fail
         await agent._spawn(agent._warm_up())
 

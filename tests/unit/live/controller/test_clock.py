@@ -17,8 +17,8 @@ class Machine:
     def __init__(self, monkeypatch):
         self.boot, self.up_s, self.wall_s = "first", 1000.0, 1e9
         for module in (clock, controllers):
-            monkeypatch.setattr(module, "boot_id", lambda: self.boot)
             monkeypatch.setattr(module, "boottime_s", lambda: self.up_s)
+        monkeypatch.setattr(clock, "boot_id", lambda: self.boot)
         monkeypatch.setattr(time, "time", lambda: self.wall_s)
 
     def passes(self, seconds):
@@ -112,3 +112,20 @@ def test_without_a_cluster_it_is_the_wall_clock(machine, monkeypatch):
     monkeypatch.setattr(clock, "_ahead_s", None)
     monkeypatch.delenv(clock.VARIABLE, raising=False)
     assert clock.now_s() == pytest.approx(machine.wall_s)
+
+
+@pytest.mark.parametrize(
+    ("drifted_s", "took_s", "corrected"),
+    [(3600.0, 0.02, True), (-0.5, 0.0, True), (0.05, 0.0, False), (2.0, 4.0, False)],
+)
+def test_a_clock_is_set_by_an_answer_that_shows_it_to_be_wrong(drifted_s, took_s, corrected):
+    asked_s, right_s = 500.0, 1e9
+    told_s = asked_s + took_s / 2 + right_s
+    set_s = clock.corrected_ahead_s(right_s + drifted_s, asked_s, told_s, asked_s + took_s)
+    assert set_s == pytest.approx(right_s if corrected else right_s + drifted_s)
+
+
+@pytest.mark.parametrize("back", [0.0, 1.0])
+def test_no_way_of_an_answer_makes_a_right_clock_wrong(back):
+    told_s = 500.0 + back * 3.0 + 1e9  # told at once, or at the end of 3 s
+    assert clock.corrected_ahead_s(1e9, 500.0, told_s, 503.0) == 1e9

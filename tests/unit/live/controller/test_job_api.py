@@ -23,7 +23,7 @@ def api(*nodes):
     state = ClusterState()
     for node in nodes:
         state.apply(joined(0.0, node))
-    return JobApi(SimpleNamespace(state=state), None, None)
+    return JobApi(SimpleNamespace(state=state), None, None, None)
 
 
 @pytest.mark.parametrize(

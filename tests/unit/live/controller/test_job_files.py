@@ -12,11 +12,13 @@ from rota.folder import Folder
 from rota.live.agent.answers import look_up
 from rota.live.agent.line_times import times_file
 from rota.live.controller.job_files import JobFiles
+from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.questions import AT_ONCE, Questions
 from rota.live.controller.record import Record
 from rota.live.wire.questions import AskCheckpoints, answer_message, ask_of
 from rota.model.job import JobState as S
 from rota.store.events import EventStore
+from rota.store.members import Members
 from support.driven import cluster_with_a_job_that_is
 
 
@@ -36,7 +38,9 @@ class Desk:
         self.record.last_node[0, 1] = "node0"
         self.nodes = Nodes()
         self.questions = Questions(self.record.outboxes)
-        self.files = JobFiles(self.record, self.questions, self.nodes)
+        members = Members(store)
+        copies = LogCopies(self.record, self.questions, members)
+        self.files = JobFiles(self.record, self.questions, self.nodes, members, copies)
 
     def prints(self, text, node="node0"):
         log = self.folder.log(node, "the-job", 1, 0)

@@ -165,6 +165,7 @@ def test_a_receiver_that_fails_for_a_day_is_given_up_and_told_so(deliveries, clo
         # 9 pauses to more than an hour in all, then one an hour; chance makes it more or less
         assert 9 + 18 <= len(receiver.calls) <= 9 + 31
         assert len({headers["webhook-id"] for headers, _ in receiver.calls}) == 1
+    assert deliveries.tries == {"failed": len(receiver.calls) - 1, "given_up": 1}
     (delivery,) = deliveries.list("team", "given_up", 10)
     assert (delivery.tries, delivery.answer) == (len(receiver.calls), "500")
     assert GIVEN_UP_S - 1.2 * 3600.0 <= clock.at_s - FAILED.at_s <= GIVEN_UP_S

@@ -1,0 +1,116 @@
+"""Stops the processes below a shim while the lease of its node is over.
+
+The shim does so by itself: its agent may hang, or be gone.
+
+    python -m rota.train.fence LEASE PROGRAM [ARGUMENT]...
+
+runs a program that serves others, and is never stopped itself, with what it starts behind a fence.
+It ends with this process, which ends as the program does.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rota.live.wire.lease import Lease
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LIBC = ctypes.CDLL(None, use_errno=True)
+LOOK_S = 0.25  # while the lease is over: at what was being forked, and for its renewal
+STOPPED = (b"T", b"t", b"Z", b"X")
+
+
+class Fence:
+    """Waits for the children of this process, which are stopped while the lease is over.
+
+    What was stopped by others before stays stopped when the lease is renewed.
+    """
+
+    def __init__(self, lease: Lease, spared: int = 0) -> None:
+        """Keeps SIGCHLD from now on for :meth:`wait`. The child ``spared`` is never stopped."""
+        self._lease, self._spared = lease, spared
+        self._stopped: set[int] = set()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+
+    def wait(self) -> tuple[int, int]:
+        """As ``os.waitpid(-1, 0)``. Raises ChildProcessError without a child."""
+        while True:
+            ended = os.waitpid(-1, os.WNOHANG)
+            if ended[0]:
+                return ended
+            left_s = self._lease.left_s
+            if left_s <= 0:
+                self._stop()
+            elif self._stopped:
+                self._continue()
+            signal.sigtimedwait({signal.SIGCHLD}, max(left_s, LOOK_S))
+
+    def _stop(self) -> None:
+        while new := [each for each in self._fenced() if not has_stopped(each)]:
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGSTOP)
+            if self._stopped.issuperset(new):  # it takes a moment, or is another user's
+                break
+            self._stopped.update(new)
+
+    def _fenced(self) -> list[int]:
+        return [each for each in below(os.getpid()) if each != self._spared]
+
+    def _continue(self) -> None:
+        for pid in self._stopped.intersection(below(os.getpid())):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process, those of all of its threads; none if it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def below(pid: int) -> list[int]:
+    """All descendants of a process, parents before children."""
+    found = children_of(pid)
+    for each in found:
+        found += children_of(each)
+    return found
+
+
+def has_stopped(pid: int) -> bool:
+    """True if a process is stopped, or dead."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return stat.rpartition(b")")[2].split()[0] in STOPPED
+
+
+def main() -> NoReturn:
+    """See the module."""
+    lease, program, fence = Lease(Path(sys.argv[1])), sys.argv[2:], os.getpid()
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    child = os.fork()
+    if child == 0:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == fence:
+            os.execvp(program[0], program)  # noqa: S606
+        os._exit(1)
+    wait = Fence(lease, spared=child).wait
+    ended = 0
+    while ended != child:
+        ended, status = wait()
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main()

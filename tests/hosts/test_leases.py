@@ -1,0 +1,130 @@
+"""Machines that are not heard: their jobs go on elsewhere, and never in two places at once.
+
+A busy machine may itself cost an attempt, as leases are short here. So an attempt counts as another
+one, and what holds of the one before is looked at whatever its number is.
+"""
+
+import contextlib
+
+import pytest
+from tests.process.conftest import until
+
+from .conftest import Job
+
+LEASE = "5s"
+
+
+@pytest.fixture(scope="module")
+def pair(lab):
+    """Two machines that have joined, with short leases."""
+    lab.head.end()
+    lab.up("--lease", LEASE)
+    return [lab.join(name) for name in ("gpu1", "gpu2")]
+
+
+@pytest.fixture(scope="module")
+def spare(lab, pair):
+    """A third machine, with room for the jobs of both."""
+    return lab.join("spare", gpus=4)
+
+
+def begun(lab, machines):
+    """A job that runs on one of them, that machine, the others, and the number of its attempt."""
+    job = Job(lab, machines[0]).until_begun()
+    attempt, (name,) = job.now["attempt"], job.place
+    others = [each for each in machines if each.host.name != name]
+    return job, next(each for each in machines if each.host.name == name), others, attempt
+
+
+def until_left(machine):
+    until(lambda: not machine.working(), "what is left of the former attempt is killed")
+
+
+def test_a_job_of_a_machine_that_is_cut_off_for_good_starts_elsewhere_once_it_has_stopped(
+    lab, pair
+):
+    job, first, (other,), attempt = begun(lab, pair)
+    with first.host.cut():
+        job.until_begun_again(attempt)
+        assert first.is_stopped()
+        assert job.place == [other.host.name]
+        until(other.working, "it runs there")
+    until_left(first)
+    job.ends()
+
+
+def test_jobs_stop_while_their_controller_is_away_and_go_on_when_it_is_back(lab, pair):
+    job, machine, _, attempt = begun(lab, pair)
+    lab.head.end()
+    until(machine.is_stopped, "its processes have stopped")
+    lab.up("--lease", LEASE)
+    until(lambda: not machine.is_stopped(), "they go on")
+    job.ends()
+    assert job.now["attempt"] == attempt
+
+
+def test_an_agent_that_hangs_keeps_no_job_from_being_stopped(lab, pair):
+    job, machine, _, attempt = begun(lab, pair)
+    agent = machine.agent
+    agent.suspend()
+    try:
+        job.until_begun_again(attempt)
+        assert machine.is_stopped()
+    finally:
+        agent.resume()
+    until_left(machine)
+    job.ends()
+
+
+def test_jobs_start_anew_once_after_a_controller_that_nobody_reaches_for_longer_than_a_lease(
+    lab, pair
+):
+    job, machine, _, attempt = begun(lab, pair)
+    with lab.head.host.alone():
+        until(lambda: job.now["state"] == "PENDING", "its attempt is lost")
+        assert machine.is_stopped()
+    job.until_begun_again(attempt)
+    until(lambda: sum(bool(each.working()) for each in pair) == 1, "one attempt is left")
+    job.ends()
+
+
+@pytest.mark.parametrize("faults", [("deaf", "mute"), ("link_down", "power_off")])
+def test_jobs_start_elsewhere_after_losses_in_one_direction_dead_links_and_power_cuts(
+    lab, pair, spare, faults
+):
+    lab.client.cordon("spare")
+    jobs = [Job(lab, each).until_begun() for each in pair]
+    lab.client.enable("spare")
+    with contextlib.ExitStack() as stack:
+        for machine, fault in zip(pair, faults, strict=True):
+            if (begins := getattr(machine.host, fault)()) is not None:
+                stack.enter_context(begins)
+        for job in jobs:
+            job.until_begun_again(1)
+        for machine, fault in zip(pair, faults, strict=True):
+            assert fault == "power_off" or machine.is_stopped()
+        assert [job.place for job in jobs] == [["spare"], ["spare"]]
+    for machine, fault in zip(pair, faults, strict=True):
+        if fault == "power_off":
+            machine.host.power_on()
+            machine.run("agent", "--gpus", "2")
+        until_left(machine)
+        lab.until_connected(machine.host.name, machine)
+    for job in jobs:
+        job.ends()
+
+
+def test_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is_over(lab, pair, spare):
+    job, first, _, attempt = begun(lab, [*pair, spare])
+    name = first.host.name
+    with first.host.cut():
+        code, text = lab.head.rota("node", "remove", "--force", name)
+        assert code == 0
+        if attempt == job.now["attempt"]:
+            assert "when its lease is over, it is removed" in text
+        job.until_begun_again(attempt)
+        assert first.is_stopped()
+        until(lambda: not lab.node(name).get("alive"), "it is removed")
+    until_left(first)
+    assert first.exit_code() == 5
+    job.ends()

@@ -1,0 +1,208 @@
+"""Machines that are removed with their jobs: none starts elsewhere before the lease is over."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from rota.errors import AgentError, InputError, TransitionError
+from rota.explain.why import explain
+from rota.folder import Folder
+from rota.live.controller import loop as controller_module
+from rota.live.controller.leases import MARGIN_S, Leases
+from rota.live.controller.loop import Controller
+from rota.live.provider.joined import JoinedProvider
+from rota.live.wire import clock
+from rota.model.job import JobState
+from rota.policy.ordering.fifo import FifoBackfill
+from rota.request.jobfile import parse_job
+from rota.store.events import EventStore
+from rota.store.members import Members
+
+LEASE_S = 60.0
+
+
+class Time:
+    """CLOCK_BOOTTIME of the controller."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Agent:
+    """The other end of a connection of a machine that has joined."""
+
+    def __init__(self, controller, node):
+        self._sent, self._heard, self._node = asyncio.Queue(), asyncio.Queue(), node
+        self._task = asyncio.create_task(controller.agents.serve_agent(self, node, "10.0.0.1"))
+
+    async def receive(self):
+        return await self._sent.get()
+
+    async def send(self, data):
+        self._heard.put_nowait(json.loads(data))
+
+    def says(self, **message):
+        self._sent.put_nowait(json.dumps(message))
+
+    def hello(self, attempts=()):
+        about = {"node": self._node, "num_gpus": 1, "kind": "cpu", "attempts": list(attempts)}
+        self.says(type="hello", asked_s=clock.boottime_s(), **about)
+
+    async def hears(self, kind):
+        while True:
+            message = await asyncio.wait_for(self._heard.get(), 10)
+            if kind in (message["type"], message.get("kind")):
+                return message
+
+    async def ended(self):
+        await asyncio.wait_for(self._task, 10)
+
+    async def leave(self):
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture
+def time(monkeypatch):
+    made = Time()
+    monkeypatch.setattr(clock, "boottime_s", made)
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.01)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def controlled(home, lease_s=LEASE_S):
+    folder = Folder(home).create()
+    store = EventStore(folder.database)
+    members = Members(store)
+    provider = JoinedProvider(lambda: members.names)
+    controller = Controller(
+        *(store, folder, FifoBackfill(), "fifo", provider),
+        members=members,
+        leases=Leases(lease_s),
+    )
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        await controller.stop()
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def running(controller):
+    """A job on machine a, and the agents of it and of machine b, which is idle."""
+    names = ("a", "b")
+    for name in names:
+        controller.node_api.join(controller.node_api.invite()[0], name)
+    agents = [Agent(controller, name) for name in names]
+    agents[0].hello()
+    await agents[0].hears("lease")
+    request = parse_job({"run": "true"}, workdir="/")
+    await controller.jobs.submit(request, user="me", key=None, body_hash="x")
+    launch = await agents[0].hears("launch")
+    agents[0].says(type="done", command_id=launch["command_id"], at_s=controller.now_s())
+    await until(lambda: controller.state.state[0] == JobState.RUNNING)
+    agents[1].hello()
+    await agents[1].hears("lease")
+    return agents
+
+
+def test_the_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is_over(
+    tmp_path, time
+):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            await a.leave()  # it is cut off
+            time.now_s += 20.0
+            b.says(type="beat", asked_s=time.now_s)
+            await b.hears("lease")
+            with pytest.raises(TransitionError, match="node a has job"):
+                controller.node_api.remove("a")
+            assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S - 20.0
+            told = explain(controller.state, 0, controller.now_s())["warnings"]
+            assert told == ["node a is not heard, and the job stays there for 45 s; then it starts "
+                            "anew elsewhere"]  # fmt: skip
+            with pytest.raises(InputError, match="node: a is being removed"):
+                controller.node_api.join(controller.node_api.invite()[0], "a")
+            time.now_s += 44.0
+            b.says(type="beat", asked_s=time.now_s)
+            await b.hears("lease")
+            assert controller.node_api.remove("a", force=True) == 1.0
+            assert controller.state.attempt[0] == 1
+            time.now_s += 1.0
+            launch = await b.hears("launch")
+            assert launch["attempt"] == 2
+            await until(lambda: controller.members.names == {"b"})
+            await b.leave()
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_is_heard_ends_and_renews_its_lease_no_more(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S
+            await a.hears("removed")
+            time.now_s += 5.0
+            a.says(type="beat", asked_s=time.now_s)
+            with pytest.raises(AgentError, match="no longer in use"):
+                await a.ended()
+            again = Agent(controller, "a")  # one that had shown its token a moment ago
+            again.hello()
+            with pytest.raises(AgentError, match="a was removed from this cluster"):
+                await again.ended()
+            assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S - 5.0
+            await b.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_next_controller_waits_for_a_whole_lease(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            controller.node_api.remove("a", force=True)
+            await a.leave()
+            await b.leave()
+            time.now_s += 50.0
+        async with controlled(tmp_path) as controller:
+            time.now_s += 60.0
+            await until(lambda: controller.state.unreachable.get(1) is not None)
+            left_s = controller.state.unreachable[0] - controller.now_s()
+            assert left_s == pytest.approx(5.0, abs=0.5)
+            assert controller.state.attempt[0] == 1
+            time.now_s += 5.0
+            await until(lambda: "a" not in controller.members.names)
+            assert not controller.state.nodes[0].alive
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lease_s", [LEASE_S, float("inf")])
+def test_a_machine_is_removed_at_once_where_it_has_no_jobs_or_leases_have_no_end(
+    tmp_path, time, lease_s
+):
+    async def scenario():
+        async with controlled(tmp_path, lease_s) as controller:
+            _, b = await running(controller)
+            if lease_s == LEASE_S:
+                assert controller.node_api.remove("b") == 0.0
+                assert controller.members.names == {"a"}
+                return
+            assert controller.node_api.remove("a", force=True) == 0.0
+            assert controller.members.names == {"b"}
+            assert (await b.hears("launch"))["attempt"] == 2
+
+    asyncio.run(scenario())
