@@ -3,7 +3,8 @@
     python turns.py FOLDER SCRIPT WORDS...
 
 A turn that begins while another one is under way on the GPU, of a process that is not stopped, ends
-the process. A line in FOLDER/turns tells of each that is over: the job, and the GPU.
+the process. A line in FOLDER/turns tells of each that is over: the job, the rank's process, and the
+GPU, or "none" for a step that had no turn.
 """
 
 import fcntl
@@ -34,11 +35,12 @@ class Turns(turns.Turns):
             self.held.append(lock)
 
     def end(self):
+        gpu = "none"
         if self.held:
             gpu = self._seat.ring
             os.close(self.held.pop())
-            with open(FOLDER / "turns", "a") as told:
-                told.write(f"{os.environ['ROTA_JOB_ID']} {gpu}\n")
+        with open(FOLDER / "turns", "a") as told:
+            told.write(f"{os.environ['ROTA_JOB_ID']} {os.getpid()} {gpu}\n")
         super().end()
 
     def _leave(self):
