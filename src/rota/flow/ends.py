@@ -167,6 +167,7 @@ class Ends:
         self._floor.silent.pop(member.number, None)
         if self._floor.members.pop(member.number, None) is None:
             return
+        self._floor.lengths.forget(member.number)
         if member.seat is not None:
             member.seat.operations += finished(member, self._floor.page)
             member.seat.program = None

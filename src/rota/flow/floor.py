@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rota.flow import wire
 from rota.flow.island import Island
+from rota.flow.lengths import Lengths
 from rota.flow.members import Member, Place, Ranks
 from rota.flow.memory import Memory, Request
 from rota.flow.page import (
@@ -60,6 +61,7 @@ class Floor:
         self.bells.make(HOST)
         self.barrier = Barrier()
         self.island = island
+        self.lengths = Lengths()
         self.memory = Memory(memory_bytes, Told(self.page, self.barrier))
         self.silent: dict[int, Member] = {}  # who have not said hello, the oldest first
         self.members: dict[int, Member] = {}

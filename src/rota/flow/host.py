@@ -32,7 +32,7 @@ from rota.flow.floor import Floor
 from rota.flow.grants import Grants
 from rota.flow.island import Island, Wait
 from rota.flow.limit import Limit
-from rota.flow.members import Member, RankPlace, Ranks
+from rota.flow.members import Member, Place, RankPlace, Ranks
 from rota.flow.moves import Moves
 from rota.flow.order import Stride
 from rota.flow.page import (
@@ -59,7 +59,6 @@ from rota.flow.starting import Starting
 from rota.live.wire import island as asked
 from rota.live.wire.island import Runs, Seen
 
-LIKE = 0.75  # lengths of operations that differ by less count as equal
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 LOOKS = 8  # for operations that run for too long, in the time that one may last
 MOST_LOOK_S = 1.0  # between two of them
@@ -89,7 +88,6 @@ class Host:
         self._starting = Starting(self._floor, on, self._watch, self._let_go)
         self._ends = Ends(self._floor, self._grants, self._starting, self._forget)
         self._last = 0
-        self._lengths_s: list[float] = []  # of operations, each far from the others
         self._seats: Seats | None = None  # of an island of jobs
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
@@ -146,17 +144,13 @@ class Host:
     def _rung_for(self) -> None:
         self._floor.bells.heard(HOST)
 
-    def _like_others(self, seconds: float, before: float | None) -> float:
-        """Seconds that operations of this length count as: equal for all that take about as long.
-
-        Shares are exact for operations that count as much, and lengths are measured with an error.
-        """
-        known = [] if before is None else [before]
-        for each in (*known, *self._lengths_s):
-            if LIKE < seconds / each < 1 / LIKE:
-                return each
-        self._lengths_s.append(seconds)
-        return seconds
+    def _take_length(self, place: Place) -> None:
+        """Take note of how long a worker's operations take."""
+        function, seconds = self._floor.page.of(place.slot, FUNCTION), max(1, place.takes_ns) / 1e9
+        changed = self._floor.lengths.took(place.member.number, function, seconds)
+        for (number, each), counts_s in changed.items():
+            self._floor.members[number].seconds[each] = counts_s
+            self._floor.island.took(number, each, counts_s)
 
     def _order(self) -> None:
         """Take note of what is done and ready, and give out what may be next."""
@@ -181,11 +175,8 @@ class Host:
             member = place.member
             takes_ns, ready = page.of(slot, TAKES_NS), page.of(slot, READY)
             if takes_ns != place.takes_ns:
-                place.takes_ns, function = takes_ns, page.of(slot, FUNCTION)
-                seconds = self._like_others(max(1, takes_ns) / 1e9, member.seconds.get(function))
-                if seconds != member.seconds.get(function):
-                    member.seconds[function] = seconds
-                    island.took(member.number, function, seconds)
+                place.takes_ns = takes_ns
+                self._take_length(place)
             is_granted = member.standing == Standing.GRANTED
             if ready != place.ready and not is_granted and place.device >= 0:
                 place.ready = ready

@@ -51,8 +51,7 @@ from rota.flow.page import (
 )
 from rota.flow.parcels import arrived, drop, pack, receive, send, unpack
 
-MEMORY_RUNS = 8  # of a function: what it takes is their mean
-STRAY = 2  # times the mean: a longer run counts as much
+MEMORY_RUNS = 15  # of a function: what it takes is their median
 _LEAVES = (SystemExit, KeyboardInterrupt, GeneratorExit)  # what a function must not end a worker by
 MOST_YIELDS = 100  # to a client that tells others, before it is waited for by the clock
 LISTEN_EVERY_NS = 300_000  # while there is something to do
@@ -83,7 +82,20 @@ class Function:
     ) -> None:
         self.name, self.call, self.gang = name, call, gang
         self.error, self.most_bytes = error, most_bytes
-        self.runs = self.takes_ns = 0
+        self._is_new = True
+        self._spent_ns: deque[int] = deque(maxlen=MEMORY_RUNS)
+
+    def took(self, spent_ns: int) -> int:
+        """A run took so long; what runs usually take. 0: not known.
+
+        The first run is longer than others. A run in which another process had the core is longer
+        as well, so that a mean would be what other programs do rather than what this function does.
+        """
+        if self._is_new:
+            self._is_new = False
+            return 0
+        self._spent_ns.append(spent_ns)
+        return sorted(self._spent_ns)[len(self._spent_ns) // 2]
 
 
 class Launched(NamedTuple):
@@ -541,15 +553,9 @@ class Worker:
 
     def _learn(self, number: int, function: Function, spent_ns: int) -> None:
         """Tell the host what the function takes."""
-        function.runs += 1
-        if function.runs == 1:  # the first run of a function is longer than others
-            return
-        if function.runs > MEMORY_RUNS:
-            spent_ns = min(spent_ns, STRAY * function.takes_ns)
-        weight = min(function.runs - 1, MEMORY_RUNS)
-        function.takes_ns += (spent_ns - function.takes_ns) // weight
-        self._page.tell(self._slot, FUNCTION, number)
-        self._page.tell(self._slot, TAKES_NS, function.takes_ns)
+        if takes_ns := function.took(spent_ns):
+            self._page.tell(self._slot, FUNCTION, number)
+            self._page.tell(self._slot, TAKES_NS, takes_ns)
 
     # -- parcels ---------------------------------------------------------------------------------
 
