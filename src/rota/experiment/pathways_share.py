@@ -1,13 +1,20 @@
 """Shares of one device by weight among four programs, within one operation (live).
 
 Figures 8 and 9 of Pathways (Barham et al., MLSys 2022) on one core: four programs run chains of
-equal operations on the same device, each with a weight. Each operation writes its program's number
-into one file as it begins, which gives their order whatever the clock says. One program comes after
-the others, one has nothing to do for a while, one goes before the others.
+equal operations on the same device, each with a weight. One program comes after the others, one has
+nothing to do for a while, one goes before the others. Each operation writes its program's number
+into one file as it begins, which gives their order whatever the clock says; and each program writes
+a letter there when it has given a call out, which tells at each operation what each program has
+outstanding.
 
-Judged is the order: in each window of 100 operations during which the same programs have work,
-each program's number of operations is within one of its weight's part of 100. Beside it stands what
-the four get done together in a second, over what one gets done alone.
+Judged is the order: in each window of 100 operations throughout which the same programs have work,
+each program's number of operations is within one of its weight's part of 100. Fairness is defined
+for intervals in which flows are backlogged (Goyal et al., SIGCOMM 1996). So a program has work while
+at least one whole call of it has not begun, besides what has, whatever way its messages take; in a
+window the others have nothing outstanding. A program whose process is late to give out its next
+call, as on a machine with fewer cores than programs, has no work, and is not treated unfairly. How
+many windows were judged is told and bounded. Beside it stands what the four get done together in a
+second, over what one gets done alone.
 """
 
 import os
@@ -16,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rota.errors import SimulationError
 from rota.experiment.base import Figure, Outcome
@@ -23,7 +31,7 @@ from rota.experiment.base import Figure, Outcome
 NAME = "pathways-share"
 OPERATIONS_MS = (0.04, 0.33, 1.04, 2.4)
 WEIGHTS = ((1, 1, 1, 1), (1, 2, 4, 8))
-PROGRAMS = 4
+PROGRAM_LETTERS = "abcd"
 WINDOW = 100
 FOR_S = 4.0  # that a set-up lasts
 CHAIN = 32  # operations of a call, of which each program keeps several outstanding,
@@ -31,6 +39,7 @@ AHEAD_S = 0.1  # for so long, if it were alone: it must never be without work by
 LEAST_CALLS, MOST_CALLS = 2, 28
 MOST_OFF = 1.0  # operations, fixed beforehand,
 LEAST_TOGETHER = 0.97  # and of what one program gets done alone
+LEAST_WINDOWS, MOST_WINDOWS = 200, 1_000_000  # to judge; in 4 s are 1,600 operations of 2.4 ms
 LIMIT_S = 120.0
 
 WORK = """
@@ -95,12 +104,10 @@ with flow.connect(folder, devices=[0], weight=weight, memory_bytes=1 << 24) as c
             outstanding, until = [], time.monotonic() + spell
             while time.monotonic() < until:
                 outstanding.append(chained(start))
-                if len(outstanding) == 2:
-                    work.note("abcd"[number])
+                work.note(sys.argv[5])
                 if len(outstanding) > int(os.environ["OUTSTANDING"]):
                     outstanding.pop(0).result()
                     done += chain
-            work.note("ABCD"[number])
             done += chain * len(outstanding)
             outstanding[-1].result()
         print(done, begun, time.monotonic(), flush=True)
@@ -114,10 +121,21 @@ def run() -> Outcome:
         for weights in WEIGHTS:
             with tempfile.TemporaryDirectory(prefix="rota-pathways-") as name:
                 order, together = measured(Path(name), operation_ms / 1e3, weights)
-            off = furthest_off(order, weights)
+            shares = judged(order, weights)
             what = f"{operation_ms:g} ms, {':'.join(map(str, weights))}"
             figures += [
-                Figure(f"{what}: furthest off", "operations", None, None, off, 0, MOST_OFF),
+                Figure(
+                    f"{what}: furthest off", "operations", None, None, shares.off, 0, MOST_OFF
+                ),
+                Figure(
+                    f"{what}: judged",
+                    "windows",
+                    None,
+                    None,
+                    shares.windows,
+                    LEAST_WINDOWS,
+                    MOST_WINDOWS,
+                ),
                 Figure(
                     f"{what}: all together over one alone",
                     "times",
@@ -141,8 +159,8 @@ def run() -> Outcome:
 def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[str, float]:
     """The order of operations, and what all together got done over what one did alone.
 
-    In the order a digit is an operation of that program; a small letter says that the program has
-    work from now on, and a capital one that it gives out no more.
+    In the order a digit is an operation of that program that begins; a letter is a call of CHAIN
+    operations that a program has given out, a of the first.
     """
     (folder / "work.py").write_text(WORK)
     order = folder / "order"
@@ -169,7 +187,7 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
     try:
         place = _line(island)
         for number, weight in enumerate(weights):
-            programs.append(started(PROGRAM, place, number, weight, CHAIN))
+            programs.append(started(PROGRAM, place, number, weight, CHAIN, PROGRAM_LETTERS[number]))
         for program in programs:
             _line(program)
         print(0, FOR_S / 4, file=programs[0].stdin, flush=True)
@@ -195,43 +213,49 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
                 process.wait()
 
 
-def furthest_off(order: str, weights: Sequence[int]) -> float:
-    """By how many operations a program is furthest from its part of a window.
+class Shares(NamedTuple):
+    """By how many operations a program is furthest from its part of a window, of how many."""
 
-    A window begins once each program that has work has had its first operation since the last that
-    came or gave out no more; there are at least a hundred operations from there.
+    off: float
+    windows: int
+
+
+def judged(order: str, weights: Sequence[int]) -> Shares:
+    """The shares in all windows throughout which the same programs have work; see the module.
+
+    A window begins once each of them has had its first operation since they have.
     """
+    not_begun = [0] * len(weights)
     has_work: set[int] = set()
-    stretch: list[int] = []
-    furthest = 0.0
-    for letter in (*order, "."):
-        if letter.isdigit():
-            stretch.append(int(letter))
-            continue
-        furthest = max(furthest, _off(stretch, has_work, weights))
-        stretch = []
-        if letter in "abcd":
-            has_work.add("abcd".index(letter))
-        elif letter in "ABCD":
-            has_work.discard("ABCD".index(letter))
-    return furthest
+    stretches: list[tuple[set[int], list[int]]] = []
+    for letter in order:
+        program = int(letter) if letter.isdigit() else PROGRAM_LETTERS.index(letter)
+        not_begun[program] += -1 if letter.isdigit() else CHAIN
+        now = {each for each, count in enumerate(not_begun) if count >= CHAIN}
+        if any(count for each, count in enumerate(not_begun) if each not in now):
+            now = set()  # it is not sure of all whether they have work
+        if now != has_work:
+            has_work = now
+            stretches.append((has_work, []))
+        if letter.isdigit() and program in has_work:
+            stretches[-1][1].append(program)
+    found = [_shares(each, of, weights) for of, each in stretches if len(of) > 1]
+    return Shares(
+        max((each.off for each in found), default=0.0), sum(each.windows for each in found)
+    )
 
 
-def _off(stretch: list[int], has_work: set[int], weights: Sequence[int]) -> float:
-    first = [stretch.index(each) for each in has_work if each in stretch]
-    if len(has_work) < 2 or len(first) < len(has_work):
-        return 0.0
-    stretch = stretch[max(first) :]
-    # Who has just given out no more has operations that are not over.
-    last = [i for i, each in enumerate(stretch) if each not in has_work]
-    stretch = stretch[last[-1] + 1 :] if last else stretch
+def _shares(stretch: Sequence[int], has_work: set[int], weights: Sequence[int]) -> Shares:
+    if has_work != set(stretch):
+        return Shares(0.0, 0)
+    stretch = stretch[max(map(stretch.index, has_work)) :]
     total = sum(weights[each] for each in has_work)
-    furthest = 0.0
-    for begin in range(len(stretch) - WINDOW + 1):
+    off, windows = 0.0, max(0, len(stretch) - WINDOW + 1)
+    for begin in range(windows):
         window = stretch[begin : begin + WINDOW]
         for each in has_work:
-            furthest = max(furthest, abs(window.count(each) - WINDOW * weights[each] / total))
-    return furthest
+            off = max(off, abs(window.count(each) - WINDOW * weights[each] / total))
+    return Shares(off, windows)
 
 
 def _rate(programs: "Sequence[subprocess.Popen[str]]") -> float:
