@@ -14,7 +14,7 @@ import math
 from rota.flow.order import LEAST_COST_S
 
 LIKE = 0.75
-TURN_S = 5e-5  # that a turn of a device takes beside its operation; it counts in comparisons
+TURN_S = 1e-4  # that passing a turn on takes beside its operation; it counts in comparisons
 GRAIN = 0.05  # lengths are known to this part of themselves
 
 
