@@ -9,15 +9,16 @@ outstanding.
 
 Judged is the order: in each window of 100 operations throughout which the same programs have work,
 each program's number of operations is within one of its weight's part of 100. Fairness is defined
-for intervals in which flows are backlogged (Goyal et al., SIGCOMM 1996). So a program has work while
-at least one whole call of it has not begun, besides what has, whatever way its messages take; in a
-window the others have nothing outstanding. A program whose process is late to give out its next
-call, as on a machine with fewer cores than programs, has no work, and is not treated unfairly. How
-many windows were judged is told and bounded. Beside it stands what the four get done together in a
+for intervals in which flows are backlogged (Goyal et al., SIGCOMM 1996). So a program has work
+while at least one whole call of it has not begun, whatever way its messages take; in a window the
+others have nothing outstanding. A program whose process is late to give out its next call, as on a
+machine with fewer cores than programs, has no work, and is not treated unfairly. The number of
+windows that were judged is told and bounded. Beside it stands what the four get done together in a
 second, over what one gets done alone.
 """
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -124,9 +125,7 @@ def run() -> Outcome:
             shares = judged(order, weights)
             what = f"{operation_ms:g} ms, {':'.join(map(str, weights))}"
             figures += [
-                Figure(
-                    f"{what}: furthest off", "operations", None, None, shares.off, 0, MOST_OFF
-                ),
+                Figure(f"{what}: furthest off", "operations", None, None, shares.off, 0, MOST_OFF),
                 Figure(
                     f"{what}: judged",
                     "windows",
@@ -190,8 +189,11 @@ def measured(folder: Path, operation_s: float, weights: Sequence[int]) -> tuple[
             programs.append(started(PROGRAM, place, number, weight, CHAIN, PROGRAM_LETTERS[number]))
         for program in programs:
             _line(program)
-        print(0, FOR_S / 4, file=programs[0].stdin, flush=True)
-        alone = _rate(programs[:1])
+        rates = []  # of each alone, by which the island also learns how long operations take
+        for program in programs:
+            print(0, FOR_S / 8, file=program.stdin, flush=True)
+            rates.append(_rate([program]))
+        alone = statistics.fmean(rates)
         order.write_text("")
         # From the first: it goes early; it has nothing to do for a while; it is there all the time;
         # it comes late.

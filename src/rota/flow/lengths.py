@@ -36,10 +36,10 @@ class Lengths:
             return {}
         self._grains[client, kind] = grains
         counted = set(self._counts.values())
-        as_what = {}
+        as_what: dict[int, int] = {}
         for group in _groups(sorted(set(self._grains.values()))):
-            before = [each for each in range(group[0], group[-1] + 1) if each in counted]
-            as_what |= dict.fromkeys(group, (before or group)[len(before or group) // 2])
+            before = [each for each in range(group[0], group[-1] + 1) if each in counted] or group
+            as_what |= dict.fromkeys(group, before[len(before) // 2])
         counts = {key: as_what[each] for key, each in self._grains.items()}
         changed = {key: each for key, each in counts.items() if self._counts.get(key) != each}
         self._counts = counts
