@@ -40,6 +40,13 @@ from rota.folder import MEMBERSHIP, Folder, is_locked
     "--log-limit", metavar="SIZE", help="What the logs of a job may hold; 1GiB by default."
 )
 @click.option(
+    "--data-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where machines that jobs move to fetch their state; any free port by default, 0: "
+    "nowhere, it goes through the controller.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -61,6 +68,7 @@ def agent(
     gpu_type: str,
     host_memory: str | None,
     log_limit: str | None,
+    data_port: int | None,
     log_format: str,
     home: str | None,
 ) -> None:
@@ -97,6 +105,7 @@ def agent(
         command += ["--host-memory", str(parse_size("--host-memory", host_memory))]
     if log_limit is not None:
         command += ["--log-limit", str(parse_size("--log-limit", log_limit))]
+    command += ["--data-port", str(data_port)] if data_port is not None else []
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606 - no shell: the agent takes this one's place
 

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,6 +69,31 @@ def listener(
     pair, authority = _issue(folder, host)
     context.load_cert_chain(pair)
     return Listener(host, port, address, context, authority)
+
+
+def certifier() -> Callable[[str], tuple[str, str]] | None:
+    """A maker of self-signed certificates: from a name, one and its key, as PEM.
+
+    None without the package that makes them.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding
+    except ModuleNotFoundError:
+        return None
+
+    def certify(name: str) -> tuple[str, str]:
+        key = _new_key()
+        builder = (
+            _unsigned(name, key)
+            .issuer_name(_called(name))
+            .not_valid_after(_now() + datetime.timedelta(days=AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        )
+        certificate = _signed(builder, key).public_bytes(Encoding.PEM)
+        return certificate.decode(), _private(key).decode()
+
+    return certify
 
 
 def _place(text: str) -> tuple[str, int, str]:

@@ -22,7 +22,7 @@ from rota.report.eta import Past
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
-from rota.server.tls import listener
+from rota.server.tls import certifier, listener
 from rota.store.events import EventStore
 from rota.store.members import Members
 
@@ -124,6 +124,7 @@ def run_cluster(
             controller = Controller(
                 *(store, folder, policy, policy_name, both, room, watchers, Past(), members),
                 Leases(_lasts_s(folder, lease_s, members)),
+                certifier() if outer is not None else None,
             )
             joined.is_connected = controller.record.outboxes.queues.__contains__
             joined.has_jobs = controller.node_api.has_jobs

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
     parser.add_argument("--joined", action="store_true", help="this machine has joined a cluster")
+    parser.add_argument("--data-port", type=int, help="where others fetch files; 0: nowhere")
     parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
     parser.add_argument("--log-format", choices=FORMATS, default=TEXT)
     options = parser.parse_args()
@@ -85,6 +86,7 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
         is_in_place=partial(is_in_place, lock, lock_path),
         groups=_groups(folder, options),
         part=options.part,
+        data_port=options.data_port,
     )
     asyncio.run(agent.run())
     lock.close()

@@ -1,6 +1,7 @@
 """The agent of one node: the only thing that starts, pauses, continues and kills workers there.
 
-It calls the controller (nothing calls it), obeys its commands, and answers with what it observes.
+It calls the controller, obeys its commands, and answers with what it observes. Nothing calls it but
+agents of other machines that a job moves to, for its state, by a ticket of the controller.
 Every command can be repeated without harm. When the controller is gone its jobs go on; when the
 agent is gone the next one adopts them. It never starts an attempt of a job while another may live.
 """
@@ -43,6 +44,7 @@ from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.ordering import Ordering
+from rota.live.agent.piece_server import PieceServer
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
@@ -111,6 +113,7 @@ class Agent:
         world: World | None = None,
         groups: Groups | None = None,
         part: Part = WHOLE,
+        data_port: int | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -164,6 +167,7 @@ class Agent:
             self._spawn,
             self._snapshots.prepare,
         )
+        self._pieces = PieceServer(data_port, self._moves.reply, self._spawn)
         self._ending = asyncio.Event()
         self._link = ControllerLink(
             endpoint, self._greeting, self._heard, self._is_busy, self._ending, self._leave
@@ -209,6 +213,7 @@ class Agent:
         self._spawn(self._ordering.run())
         await self._ending.wait()
         server.close()
+        self._pieces.close()
         await self._memory.close()
         tasks = [*self._tasks, *(t for each in self.attempts.values() for t in each.tasks)]
         for task in tasks:
@@ -380,6 +385,7 @@ class Agent:
             **self._identity._asdict(),
             "build": BUILD,
             "wire": VERSION,
+            "data_port": self._pieces.listen(self._link.own_address),
             "asked_s": clock.boottime_s(),
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),
@@ -458,6 +464,7 @@ class Agent:
         kind = message["type"]
         if kind == "welcome":
             self._epoch = max(self._epoch, message["epoch"])
+            self._pieces.begin(message.get("certificate"), message.get("key"))
         elif kind == "command":
             self._spawn(self._carry_out(message))
         elif kind == "forget":
@@ -475,6 +482,10 @@ class Agent:
             self._spawn(self._moves.answer(message))
         elif kind == "fetched":
             self._moves.heard(message)
+        elif kind == "ticket":
+            self._moves.take_ticket(message)
+        elif kind == "admit":
+            self._pieces.admit((message["job_id"], message["attempt"]), message["ticket"])
         elif kind == "ask":
             self._spawn(self._answer(message))
         elif kind == "rejected":

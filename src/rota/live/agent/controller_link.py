@@ -44,6 +44,7 @@ class ControllerLink:
         removed: Callable[[], object] = lambda: None,
     ) -> None:
         self.connected = False
+        self.own_address = ""  # of this machine, towards a controller of another one
         self._endpoint = endpoint
         self._greeting = greeting
         self._heard = heard
@@ -115,6 +116,8 @@ class ControllerLink:
         while not self._outbox.empty():
             self._outbox.get_nowait()  # the greeting says it all
         self._lonely_since, self._pause_s = None, RECONNECT_S
+        if self._endpoint.stays:
+            self.own_address = str(connection.local_address[0])
         self.connected = True  # what happens from now on follows the greeting
         for message in self._greeting():
             self.tell(message)

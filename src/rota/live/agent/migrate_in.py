@@ -1,8 +1,9 @@
 """Fetches an attempt's files from the node where its state lies.
 
-Pieces come by way of the controller, one after the other and only as fast as they are asked for.
-What has come is kept, so that after a lost connection, or the end of this agent, it goes on after
-the last whole piece. Nothing can be started from it before all is here and has been checked.
+Pieces come through the controller, or directly while there is a connection to that node: one after
+the other, and only as fast as they are asked for. What has come is kept, so that after a lost
+connection, or the end of this agent, it goes on after the last whole piece. Nothing can be started
+from it before all is here and has been checked.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from rota.live.agent.migrate_checkpoints import Coming
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
 
+Ask = Callable[[Message], object]
+
 MARK = "arrival.json"  # in the attempt's folder, until there is an attempt.json
 ASKED_AHEAD = 4  # pieces
 ASK_AGAIN_S = 1.0
@@ -32,7 +35,7 @@ FILE_NAME = re.compile(r"[a-z0-9]+\.(log|times|jsonl)\Z")
 
 
 class Arrival:
-    """One attempt. ``ask`` sends a message towards the node ``source``."""
+    """One attempt. ``ask`` sends a message towards the node ``source``, through the controller."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Arrival:
         folder: Path,
         arenas: Path,
         checkpoints: Path,
-        ask: Callable[[Message], None],
+        ask: Ask,
         launch: str | None = None,
     ) -> None:
         self.source = source
@@ -51,10 +54,10 @@ class Arrival:
         self.launch = launch
         self.epoch = 0
         self.folder = folder
-        self.received_bytes = 0
+        self.received_bytes = self.direct_bytes = 0
         self._memory = self._arenas = arenas
         self._coming = Coming(checkpoints)
-        self._ask = ask
+        self._ask = self._way = ask
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
         self._heard_s = 0.0  # time of the last message from the other node
         self._damaged = 0
@@ -90,6 +93,12 @@ class Arrival:
         """An answer of the other node, or a message of the controller about it."""
         self._replies.put_nowait((message, piece))
 
+    def go_by(self, way: Ask | None) -> None:
+        """Ask for pieces by another way from now on, which answers or ends; None: no longer."""
+        self._way = way or self._ask
+        if way is None:
+            self.heard({"away": True}, b"")  # what was asked is asked again
+
     def discard(self) -> None:
         """Remove everything that has been fetched."""
         release(self.folder)
@@ -102,8 +111,8 @@ class Arrival:
 
     async def _fetch_state(self) -> dict[str, Any]:
         while True:
-            self._send(want="state")
-            message, _ = await self._next()
+            self._send(self._ask, want="state")
+            message, _ = await self._next(self._ask)
             if message.get("want") == "state" and "record" in message:
                 break
         state = {key: message[key] for key in ("record", "files", "state_id")}
@@ -139,7 +148,7 @@ class Arrival:
         try:
             have = min(os.fstat(descriptor).st_size, size)
             have -= have % PIECE_BYTES if have < size else 0
-            asked = have
+            asked, way = have, self._way
             # An output may lack its middle, and be far longer than what is there of it.
             begin, end = file.get("left_out") or (size, size)
             while have < size:
@@ -147,10 +156,12 @@ class Arrival:
                     asked = have = end
                     continue
                 until = begin if have < begin else size
-                while asked < min(until, have + ASKED_AHEAD * PIECE_BYTES):
-                    self._send(file=file["name"], offset=asked)
+                if asked == have:  # by one way at a time, so that pieces come in their order
+                    way = self._way
+                while way is self._way and asked < min(until, have + ASKED_AHEAD * PIECE_BYTES):
+                    self._send(way, file=file["name"], offset=asked)
                     asked += PIECE_BYTES
-                message, piece = await self._next()
+                message, piece = await self._next(way)
                 if "offset" not in message:  # no answer in time: it may have been lost
                     asked = have
                 elif (message["file"], message["offset"]) == (file["name"], have):
@@ -158,6 +169,7 @@ class Arrival:
                         await to_its_end(_write, descriptor, piece, have)
                         have += len(piece)
                         self.received_bytes += len(piece)
+                        self.direct_bytes += 0 if way is self._ask else len(piece)
                     else:
                         asked = have
             os.ftruncate(descriptor, size)
@@ -185,8 +197,8 @@ class Arrival:
 
     # -- asking --------------------------------------------------------------------------------
 
-    def _send(self, **what: Any) -> None:
-        self._ask(
+    def _send(self, way: Ask, **what: Any) -> None:
+        way(
             {
                 "type": "fetch",
                 "node": self.source,
@@ -197,11 +209,11 @@ class Arrival:
             }
         )
 
-    async def _next(self) -> tuple[Message, bytes]:
+    async def _next(self, way: Ask) -> tuple[Message, bytes]:
         """The next answer; an empty one if it is time to ask again. Raises AgentError."""
         try:
             # Not wait_for: where both come at once, that one forgets that it was cancelled.
-            async with asyncio.timeout(ASK_AGAIN_S):
+            async with asyncio.timeout(ASK_AGAIN_S if way is self._ask else None):
                 message, piece = await self._replies.get()
         except TimeoutError:
             answered = not self._replies.empty()

@@ -15,6 +15,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.claim import claim, release
 from rota.live.agent.devices import Devices
+from rota.live.agent.direct_link import fetch_directly
 from rota.live.agent.launching import visible_gpus
 from rota.live.agent.migrate_in import MARK, Arrival
 from rota.live.agent.migrate_out import Departure
@@ -61,6 +62,7 @@ class Moves:
         self._prepare = prepare
         self._arrivals: dict[Key, Arrival] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
+        self._links: dict[Key, asyncio.Task[None]] = {}
         self._ending: dict[Key, set[asyncio.Task[None]]] = {}  # over, and not yet gone from disk
         self._departures: dict[Key, Departure] = {}
 
@@ -125,8 +127,21 @@ class Moves:
         if arrival is not None:
             arrival.heard(message, piece)
 
+    def take_ticket(self, message: Message) -> None:
+        """Fetch the pieces of an attempt directly, by this ticket; without one, no longer."""
+        key = (message["job_id"], message["attempt"])
+        self._hang_up(key)
+        arrival = self._arrivals.get(key)
+        if arrival is not None and message["ticket"] is not None:
+            self._links[key] = self._spawn(fetch_directly(arrival, message))
+
+    def _hang_up(self, key: Key) -> None:
+        if (link := self._links.pop(key, None)) is not None:
+            link.cancel()
+
     def call_off(self, key: Key) -> None:
         """Remove everything of an attempt that was on its way here."""
+        self._hang_up(key)
         task, arrival = self._running.pop(key, None), self._arrivals.pop(key, None)
         if arrival is None:
             return
@@ -172,9 +187,11 @@ class Moves:
             self._send(failed | _about(key, arrival.launch), b"")
             return
         del self._running[key], self._arrivals[key]
+        self._hang_up(key)
         took_s = time.monotonic() - began_s
-        size = arrival.received_bytes
-        log.info("job %s.%s: %d bytes from %s in %.3f s", *key, size, arrival.source, took_s)
+        size, direct = arrival.received_bytes, arrival.direct_bytes
+        text = "job %s.%s: %d bytes from %s in %.3f s, %d of them directly"
+        log.info(text, *key, size, arrival.source, took_s, direct)
         try:
             cores = self._place(attempt, message)
             attempt.pausing.resume(command_id, message["gpus"], cores)
@@ -207,9 +224,13 @@ class Moves:
     # -- going ---------------------------------------------------------------------------------
 
     async def answer(self, question: Message) -> None:
-        """Answer another node's question, or send it a piece."""
+        """Answer another node's question through the controller, or send it a piece."""
         about = {key: question[key] for key in ("job_id", "attempt")}
-        key, piece = (about["job_id"], about["attempt"]), b""
+        reply, piece = await self.reply((about["job_id"], about["attempt"]), question)
+        self._send({"type": "fetched", "node": question["asker"], **about, **reply}, piece)
+
+    async def reply(self, key: Key, question: Message) -> tuple[Message, bytes]:
+        """The reply to another node's question about an attempt, and a piece if it asks for one."""
         attempt = self._attempts.get(key)
         try:
             if attempt is None or attempt.ended is not None:
@@ -217,10 +238,9 @@ class Moves:
             departure = self._departures.setdefault(
                 key, Departure(attempt, self._folder.checkpoints(key[0]))
             )
-            reply, piece = await departure.answer(question)
+            return await departure.answer(question)
         except (AgentError, OSError) as error:
-            reply = {"error": str(error)}
-        self._send({"type": "fetched", "node": question["asker"], **about, **reply}, piece)
+            return {"error": str(error)}, b""
 
     def leave(self, key: Key) -> None:
         """The attempt is elsewhere: remove it here, and fetch nothing more of it."""

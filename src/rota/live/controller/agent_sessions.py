@@ -28,6 +28,7 @@ from rota.live.controller.recovery import (
 from rota.live.controller.relay import pass_on, pass_piece_on
 from rota.live.controller.supply import Supply
 from rota.live.controller.telemetry import Telemetry
+from rota.live.controller.tickets import Tickets
 from rota.live.wire import VERSION, Message, clock, decode
 from rota.live.wire.messages import FROM_AGENT, check_from_agent
 from rota.model.allocation import Allocation
@@ -86,11 +87,13 @@ class AgentSessions:
         supply: Supply,
         members: Members,
         leases: Leases,
+        tickets: Tickets,
         turn: Callable[[], None],
     ) -> None:
         self._record, self._journal, self._telemetry = record, journal, telemetry
         self._questions, self._members, self._leases = questions, members, leases
         self._supply, self._turn, self._state = supply, turn, record.state
+        self._tickets = tickets
         self._outboxes = record.outboxes
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
         self._num_connections = 0  # so far
@@ -236,7 +239,8 @@ class AgentSessions:
         ]
         self.awaited.discard(node)
         # What is known now is on disk before anything is said.
-        self._tell_once_written(node, {"type": "welcome", "epoch": state.epoch})
+        listens = self._tickets.came(node, address, hello.get("data_port"))
+        self._tell_once_written(node, {"type": "welcome", "epoch": state.epoch, **listens})
         for message in findings.forget + findings.kill + findings.drop:
             self._tell_once_written(node, message)
         for name, message in findings.left:
@@ -248,6 +252,8 @@ class AgentSessions:
         self._journal.once_written.append(partial(self._renew_lease, node, hello))
         for command in repeated:
             self._journal.once_written.append(partial(self.dispatch, command))
+        for row in self._tickets.leaving(node):
+            self._journal.once_written.append(partial(self._tickets.give, row))
         self._turn()
 
     def _renew_lease(self, node: str, message: Message) -> None:
@@ -440,6 +446,8 @@ class AgentSessions:
         self._outboxes.tell(
             node_of(self._state, command) or "", command_message(self._record, command)
         )
+        if isinstance(command, Migrate):
+            self._tickets.give(command.row)
 
     def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
         """A ``drop`` of the job's attempt for each node of ``place`` that ``other`` lacks."""

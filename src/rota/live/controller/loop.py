@@ -34,6 +34,7 @@ from rota.live.controller.snapshots import Snapshots
 from rota.live.controller.supply import Supply
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
+from rota.live.controller.tickets import Certify, Tickets
 from rota.live.provider.base import Provider
 from rota.live.wire import clock
 from rota.model.commands import Launch
@@ -91,7 +92,8 @@ class Controller:
     ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs``,
     ``files``, ``cleaner`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
     ``past`` notes every event as it is applied, from the log's first one on; ``members`` are the
-    machines that have joined, by default those that the store has, and ``leases`` theirs.
+    machines that have joined, by default those that the store has, and ``leases`` theirs;
+    ``certify`` makes the certificates by which they hand state out to one another.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Controller:
         past: Noting | None = None,
         members: Members | None = None,
         leases: Leases | None = None,
+        certify: Certify | None = None,
     ) -> None:
         self._policy = checked(policy)
         self.policy_name = policy_name
@@ -130,6 +133,7 @@ class Controller:
         self.supply = Supply(self.record, self.journal, provider)
         self.leases = Leases(LEASE_S) if leases is None else leases
         self.node_api = NodeApi(self.record, self.journal, self.members, self.leases, self.supply)
+        self.tickets = Tickets(self.record, self.members, certify)
         self.agents = AgentSessions(
             self.record,
             self.journal,
@@ -138,6 +142,7 @@ class Controller:
             self.supply,
             self.members,
             self.leases,
+            self.tickets,
             self.turn,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -299,6 +304,7 @@ class Controller:
 
     def turn(self) -> None:
         """Take a decision, if one is due, and every action that follows from it."""
+        self.tickets.look()
         if self.journal.is_behind and not self.journal.write_down():
             return
         if not (self.agents.ends_jobs or self._awaits()):

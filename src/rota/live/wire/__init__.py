@@ -24,7 +24,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | give_up | generation: not all will come to the meeting place |
 | | park | free the device, and wait to come back |
 | | leave | end |
-| controller, agent | welcome | epoch |
+| controller, agent | welcome | epoch; certificate, key: to hand pieces out with, if it listens |
 | | lease | to a machine that has joined: asked_s, of its beat or hello; lasts_s, from then on, or |
 | | | null: for ever; now_s: the controller's time |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
@@ -41,6 +41,9 @@ What agents hear of workers, and controllers of agents, is declared in
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | removed | the node's token is revoked: end with all jobs |
 | | shutdown | |
+| | admit | job_id, attempt, ticket: hand pieces out to who shows it, once; null: no longer |
+| | ticket | job_id, attempt, ticket, host, port, certificate: fetch pieces there; ticket |
+| | | null: no longer |
 | | ask | number, question: see :mod:`rota.live.wire.questions` |
 | agent, agent | fetch | node, epoch, job_id, attempt; want: state, or file and offset |
 | | fetched | node, job_id, attempt; want, record, files (name, slot, bytes, left_out: a gap |
@@ -49,7 +52,8 @@ What agents hear of workers, and controllers of agents, is declared in
 
 What is about an attempt has its ``launch`` as well, between controller and agents: the mark of the
 one event log, and the one moment, in which it was started; a command has its job's ``origin``, too.
-What agents tell one another goes by way of the controller, which adds the ``asker`` to a ``fetch``.
+What agents tell one another goes through the controller, which adds the ``asker`` to a ``fetch``;
+pieces go directly where they can: see :mod:`rota.live.wire.pieces`.
 """
 
 import json

@@ -381,6 +381,7 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     boot_id: Name = ""  # and by the life of its machine
     build: Name = ""  # the versions of its program
     wire: Count = 1  # the version of these messages
+    data_port: Annotated[int, Meta(ge=1, le=65535)] | None = None  # where it hands pieces out
     asked_s: Seconds | None = None  # as in a beat
 
 
