@@ -128,7 +128,9 @@ class PieceServer:
             if len(self._strangers) > MOST_STRANGERS:
                 await asyncio.sleep(CROWDED_PAUSE_S)
                 if len(self._strangers) > MOST_STRANGERS:
-                    next(iter(self._strangers)).cancel()
+                    oldest = next(iter(self._strangers))
+                    oldest.cancel()
+                    await asyncio.wait([oldest])
 
     async def _serve(self, raw: socket.socket) -> None:
         task = asyncio.current_task()
@@ -182,9 +184,10 @@ class PieceServer:
 
     def _use(self, shown: Message) -> Key | None:
         """The attempt whose ticket this is; it is used up. None if it is good for nothing."""
-        secret, now_s, found = str(shown.get("ticket")).encode(), time.monotonic(), None
+        secret, now_s, found = str(shown.get("ticket")), time.monotonic(), None
+        secret = secret if secret.isascii() else ""  # others can't be compared
         for key, ticket in self._tickets.items():
-            if secrets.compare_digest(ticket.secret.encode(), secret) and now_s < ticket.until_s:
+            if secrets.compare_digest(ticket.secret, secret) and now_s < ticket.until_s:
                 found = key
         if found is not None:
             del self._tickets[found]

@@ -136,6 +136,57 @@ def test_what_is_left_out_of_a_long_output_is_not_asked_for_and_takes_no_room(tm
         assert left_out_of(file) == (begin, end)
 
 
+def test_of_an_output_that_has_grown_meanwhile_comes_what_was_told(tmp_path):
+    source = Source({"0.arena": BIG, "rank0.times": b"1 2\n"})
+    told = source.state()
+    source.state = lambda: told
+    source.files["rank0.times"] += b"3 4\n"
+    run(tmp_path, source)
+    assert (tmp_path / "jobs/7/1/rank0.times").read_bytes() == b"1 2\n"
+
+
+def test_another_way_is_taken_once_all_that_was_asked_has_come(tmp_path):
+    source, ways = Source({"0.arena": BIG}), []
+    arrival = arriving(tmp_path, source)
+
+    def directly(question):
+        ways.append(question["offset"] // PIECE_BYTES)
+        source.ask(question)
+
+    first = source.piece
+
+    def piece(name, offset):
+        if not source.asked:
+            arrival.go_by(directly)
+        first(name, offset)
+
+    source.piece = piece
+    asyncio.run(arrival.run())
+    assert (tmp_path / "arenas/7-1-0.arena").read_bytes() == BIG
+    assert [offset // PIECE_BYTES for _, offset in source.asked] == [0, 1, 2, 3, 4, 5]
+    assert ways == [1, 2, 3, 4, 5]
+    assert arrival.direct_bytes == len(BIG) - PIECE_BYTES
+
+
+def test_what_was_asked_for_by_a_way_that_ended_comes_through_the_controller(tmp_path):
+    source, lost = Source({"0.arena": BIG}), []
+    arrival = arriving(tmp_path, source)
+
+    def directly(question):
+        lost.append(question["offset"] // PIECE_BYTES)
+        if len(lost) < 3:
+            source.ask(question)
+        elif len(lost) == 3:  # nothing more comes
+            asyncio.get_running_loop().call_later(0.05, arrival.go_by, None)
+
+    arrival.go_by(directly)
+    asyncio.run(arrival.run())
+    assert (tmp_path / "arenas/7-1-0.arena").read_bytes() == BIG
+    assert [offset // PIECE_BYTES for _, offset in source.asked] == [0, 1, 2, 3, 4, 5]
+    assert arrival.received_bytes == len(BIG)
+    assert arrival.direct_bytes == 2 * PIECE_BYTES
+
+
 def test_what_is_lost_on_its_way_is_asked_for_again(tmp_path):
     source = Source({"0.arena": BIG})
     source.mute = 2
