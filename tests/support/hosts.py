@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-PROGRAMS = ("ip", "nft", "nsenter", "unshare", "mount", "bash")
+PROGRAMS = ("ip", "tc", "nft", "nsenter", "unshare", "mount", "bash")
 OUTSIDE = 254  # the number of this kernel's own network
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 MARK = "HOST_UNDER_TEST"
@@ -166,6 +166,25 @@ class Host:
             yield
         finally:
             _run("ip", "link", "set", self._port, "master", self._lan.name)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that its network has brought it so far."""
+        return int(Path(f"/sys/class/net/{self._port}/statistics/tx_bytes").read_text())
+
+    @contextlib.contextmanager
+    def slow(self, megabits: int) -> Iterator[None]:
+        """Have its network bring it so many megabits a second at most."""
+        shape = ["tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "100ms"]
+        _run("tc", "qdisc", "add", "dev", self._port, "root", *shape)
+        try:
+            yield
+        finally:
+            _run("tc", "qdisc", "delete", "dev", self._port, "root")
+
+    def apart_from(self, other: "Host") -> contextlib.AbstractContextManager[None]:
+        """Drop what comes from another host; the rest of the network comes in."""
+        return self.dropping("input", where=f"ip saddr {other.address}")
 
     def deaf(self) -> contextlib.AbstractContextManager[None]:
         """Drop all that comes in; what it sends gets out."""

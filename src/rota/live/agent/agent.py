@@ -483,7 +483,8 @@ class Agent:
         elif kind == "fetched":
             self._moves.heard(message)
         elif kind == "ticket":
-            self._moves.take_ticket(message)
+            # After the command before it, which is carried out in a task.
+            asyncio.get_running_loop().call_soon(self._moves.take_ticket, message)
         elif kind == "admit":
             self._pieces.admit((message["job_id"], message["attempt"]), message["ticket"])
         elif kind == "ask":

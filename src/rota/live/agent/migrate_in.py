@@ -54,6 +54,7 @@ class Arrival:
         self.launch = launch
         self.epoch = 0
         self.folder = folder
+        self.began_s = time.monotonic()  # once the state is told: to fetch its files
         self.received_bytes = self.direct_bytes = 0
         self._memory = self._arenas = arenas
         self._coming = Coming(checkpoints)
@@ -68,6 +69,7 @@ class Arrival:
         self._heard_s = time.monotonic()
         try:
             state = await self._fetch_state()
+            self.began_s = time.monotonic()
             checkpoints = state["checkpoints"]
             if checkpoints is not None:
                 for file in checkpoints["files"]:

@@ -169,7 +169,7 @@ class Moves:
         )
 
     async def _fetch(self, key: Key, arrival: Arrival, message: Message) -> None:
-        command_id, began_s = message["command_id"], time.monotonic()
+        command_id = message["command_id"]
         if key in self._ending:
             await asyncio.wait(self._ending[key])
         try:
@@ -188,7 +188,7 @@ class Moves:
             return
         del self._running[key], self._arrivals[key]
         self._hang_up(key)
-        took_s = time.monotonic() - began_s
+        took_s = time.monotonic() - arrival.began_s
         size, direct = arrival.received_bytes, arrival.direct_bytes
         text = "job %s.%s: %d bytes from %s in %.3f s, %d of them directly"
         log.info(text, *key, size, arrival.source, took_s, direct)
