@@ -23,8 +23,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT), str(ROOT / "tests")]
 
-from support import hosts  # noqa: E402
 from tests.hosts.conftest import Lab  # noqa: E402
+
+from support import hosts  # noqa: E402
 
 PROGRAM = """
 import time, torch, rota.train
@@ -78,6 +79,7 @@ def lab(base: Path) -> Iterator[Lab]:
         made = Lab(lan, base)
         try:
             made.up()
+            wait_until(made.client.nodes)
             (own,) = {node["name"] for node in made.client.nodes()}
             made.client.cordon(own)
             yield made

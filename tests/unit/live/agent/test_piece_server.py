@@ -228,7 +228,7 @@ async def test_where_nobody_listens_the_controllers_way_stays(source, _):
 
 
 @story
-async def test_an_agent_that_falls_silent_or_answers_what_was_not_asked_loses_the_way(source, patch):
+async def test_an_agent_that_falls_silent_or_tells_garbage_is_left(source, patch):
     patch.setattr(pieces, "STALL_S", 0.05)
     silent, garbage = asyncio.Event(), [{"file": "a", "offset": "0"}, {"type": 1}, {}]
 
