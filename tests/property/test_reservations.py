@@ -30,7 +30,7 @@ def test_the_head_starts_no_later_than_its_reservation_said(one_node_gangs, data
     gangs = (1, 2, 3, 4) if one_node_gangs else (1, 2, 3, 4, 6, 8)
     jobs = data.draw(traces_with_limits(gangs))
     sim = simulation(jobs, create("easy-backfill", {"priority": "ignore"}), "1x4,2x2")
-    sim.state.one_node_gangs = one_node_gangs
+    sim.state.is_live = one_node_gangs
     latest_s = {}
     while sim.step():
         reserved = sim.state.notes.reserved

@@ -16,9 +16,9 @@ from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.decide.live_limits import (
-    all_gpus,
     fits_once_open,
     largest_node,
+    most_gpus,
     of_wanted_types,
     stays_on_node,
 )
@@ -324,15 +324,16 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     if wanted <= state.total_gpus:
         largest = largest_node(state)
         offered = max((node.num_gpus for node in state.offered if node.alive), default=0)
-        if state.one_node_gangs and offered < wanted <= largest:
+        one_node = state.is_live and most_gpus(state, spans=state.spec[row].spans_nodes) == largest
+        if one_node and offered < wanted <= largest:
             have = f"{offered} on the largest node that takes jobs; {_shut_nodes(state)}"
             return [_blocker(_shut_rule(state), gpus_text(wanted), have)]
-        if state.one_node_gangs and wanted > largest:
+        if one_node and wanted > largest:
             have = f"{largest} on the largest node, and a gang is on one node"
             return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
         return []
     have = f"{state.total_gpus} in the cluster"
-    if state.shut and fits_once_open(state, wanted):
+    if state.shut and fits_once_open(state, row):
         have = f"{have}; {_shut_nodes(state)}"
         return [_blocker(_shut_rule(state), gpus_text(wanted), have)]
     lost = [node for node in state.nodes if not node.alive]
@@ -431,7 +432,7 @@ def _would_start_if(
     job_id = state.spec[row].job_id
     rules = [blocker["rule"] for blocker in blockers]
     if Reason.NEVER_FITS.name in rules:
-        most = largest_node(state) if state.one_node_gangs else all_gpus(state)
+        most = most_gpus(state, spans=state.spec[row].spans_nodes)
         return f"it asked for at most {gpus_text(most)}"
     if Reason.NODE_UNHEALTHY.name in rules:
         gone = "nodes that are away" if state.unreachable else "the lost nodes"

@@ -12,7 +12,8 @@ class Node(NamedTuple):
     GPUs of one ``island`` (so many neighbouring indices; 0: all of the node) are joined by the
     fastest links. ``gpu_type`` and ``rack`` are empty if unknown; ``memory_gb`` is that of each
     GPU, 0 if unknown. ``millicores`` are the CPU cores that its jobs may use, in thousandths, and
-    ``host_memory_gb`` is the memory of the machine that they may use; 0 if unknown.
+    ``host_memory_gb`` is the memory of the machine that they may use; 0 if unknown. Processes on
+    other nodes find those of this one at the address ``reach``, "" if they can't.
     """
 
     name: str
@@ -25,10 +26,11 @@ class Node(NamedTuple):
     memory_gb: float = 0.0
     millicores: int = 0
     host_memory_gb: float = 0.0
+    reach: str = ""
 
     @property
     def is_live(self) -> bool:
-        """True if an agent runs there; agents start whole gangs, each on its own node alone."""
+        """True if an agent runs there; a gang is on one node then, or on nodes with a ``reach``."""
         return self.kind != "gpu"
 
     @property

@@ -21,7 +21,7 @@ class NodeJoined(NamedTuple):
     """A node offers its GPUs, for the first time or after it was lost.
 
     ``address`` is where its agent calls from, "" if from the controller's machine, and ``build``
-    the versions of the agent's program.
+    the versions of the agent's program. For ``reach`` see :class:`rota.model.cluster.Node`.
     """
 
     at_s: float
@@ -36,6 +36,7 @@ class NodeJoined(NamedTuple):
     host_memory_gb: float = 0.0
     address: str = ""
     build: str = ""
+    reach: str = ""
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:

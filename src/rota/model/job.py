@@ -213,6 +213,16 @@ class JobSpec(NamedTuple):
         return MAX_SLOWDOWN if told is None else told
 
     @property
+    def spans_nodes(self) -> bool:
+        """True if the processes of a live job may be on several nodes.
+
+        So it is for one process per GPU that has the GPU for itself. What has its GPUs in turns
+        with others of its node, and what starts its processes itself, is on one node.
+        """
+        in_ranks = self.program is not None and self.program.processes == "gpu"
+        return in_ranks and not self.is_background
+
+    @property
     def is_flow(self) -> bool:
         """True for a flow job: one script, run once, that drives its GPUs through ``rota.flow``.
 

@@ -73,12 +73,12 @@ class View:
         "held",
         "held_cpus",
         "home",
+        "is_live",
         "marks",
         "movable",
         "nodes",
         "now_s",
         "num_gpus",
-        "one_node_gangs",
         "overhead_s",
         "plan",
         "policy_mark",
@@ -144,7 +144,7 @@ class View:
         self.now_s = now_s
         self.plan = state.plan
         self.decision_seq = state.decision_seq
-        self.one_node_gangs = state.one_node_gangs
+        self.is_live = state.is_live
         self.total_gpus = state.total_gpus
         self.free_gpus = state.assumed.count
         self._last_what_if: WhatIf | None = None
@@ -351,6 +351,14 @@ class View:
         That holds for processes on a GPU that are merely stopped: their device memory stays there.
         """
         return self.home[row] is not None and not self._state.movable[row]
+
+    def one_node_gangs(self, row: int | None = None) -> bool:
+        """True if this job, or any, can only be on one node: so it is on live ones that don't reach
+        each other."""
+        if not self.is_live:
+            return False
+        alone = row is not None and not self.spec[row].spans_nodes
+        return alone or self._state.num_reached < 2
 
     def stays_on_node(self, row: int) -> bool:
         """True if a suspended job can continue only on GPUs of the node where it was.

@@ -15,7 +15,7 @@ from rota.explain.burst import burst_of
 from rota.explain.filling import filling_of
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
-from rota.model.decide.live_limits import largest_node
+from rota.model.decide.live_limits import most_gpus
 from rota.model.job import Job, JobState, Program
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -213,8 +213,7 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     told = controller.record.nodes()
     wanted = everything
     if not (wanted or all(node["alive"] for node in told)):
-        have = largest_node(state) if state.one_node_gangs else state.total_gpus
-        wanted = any(state.num_gpus[row] > have for row in state.active)
+        wanted = any(state.num_gpus[r] > most_gpus(state, spans=state.spec[r].spans_nodes) for r in state.active)
     fillers = _fillers(state)
     return [
         node | {"fillers": [fillers.get((index, gpu)) for gpu in range(node["num_gpus"])]}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.model.allocation import Allocation
-from rota.model.decide.live_limits import largest_node
+from rota.model.decide.live_limits import most_gpus
 from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.predict.goodput_curve import Curve, Present, Told, goodput_curve
@@ -62,7 +62,7 @@ def _shapes(state: ClusterState, row: int) -> tuple[tuple[int, int], ...]:
     """
     spec, held = state.spec[row], state.held[row]
     nodes = sorted((node.num_gpus for node in state.nodes if node.alive), reverse=True)
-    most = largest_node(state) if state.one_node_gangs else sum(nodes)
+    most = most_gpus(state, spans=spec.spans_nodes)
     sizes = spec.elastic.sizes if spec.elastic is not None else (spec.num_gpus,)
     shapes = {size: fewest_nodes(nodes, size) for size in sizes if size <= most}
     if held is not None:

@@ -19,7 +19,7 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.live.controller.snapshots import Snapshots
 from rota.model.allocation import gpus_text
-from rota.model.decide.live_limits import all_gpus, largest_node
+from rota.model.decide.live_limits import all_gpus, most_gpus
 from rota.model.events import (
     Event,
     JobSubmitted,
@@ -111,11 +111,13 @@ class JobApi:
                 f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
                 f"ask for {have} or fewer"
             )
-        most = largest_node(self._state)
+        share = request.share
+        spans = request.processes == "gpu" and (share is None or share.role != BACKGROUND)
+        most = most_gpus(self._state, spans=spans)
         if self._state.nodes and request.num_gpus > most:
             raise NeverFitsError(
-                f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
-                f"largest node has {most}; ask for {most} or fewer"
+                f"NEVER_FITS: resources.gpus is {request.num_gpus}, such a gang is on one node, "
+                f"and the largest node has {most}; ask for {most} or fewer"
             )
         self._check_types(request)
         self._check_host(request)

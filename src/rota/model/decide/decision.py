@@ -59,7 +59,7 @@ class Decider:
             allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
-        if state.one_node_gangs:
+        if state.is_live:
             ask_again = partial(self._ask_again, now_s)
             plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
             allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
@@ -182,7 +182,7 @@ def _blame_shut_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int,
     told = {}
     why = Reason.NODE_CLOSED if state.closed else Reason.NODE_UNHEALTHY
     for row, code in reasons.items():
-        if code == Reason.NEVER_FITS and fits_once_open(state, state.num_gpus[row]):
+        if code == Reason.NEVER_FITS and fits_once_open(state, row):
             if state.reason[row] != why:
                 told[row] = int(why)
         else:

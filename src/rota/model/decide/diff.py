@@ -127,12 +127,13 @@ def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocati
 def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
     """True if a running job can get from ``held`` to ``target`` without a suspension.
 
-    The job must be elastic, with its ranks on one node, and keep at least one of their GPUs.
+    The job must be elastic, and keep at least one of its GPUs. Its first node stays the first:
+    there is the agent that has its gang.
     """
     if not state.resizable[row] or state.since_s[row] < 0:
         return False
-    left = held.without(target)
-    return held.nodes() == target.nodes() and len(held.parts) == 1 and left != held
+    may = state.spec[row].spans_nodes or held.nodes() == target.nodes()
+    return may and held.nodes()[0] == target.nodes()[0] and held.without(target) != held
 
 
 def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocation) -> bool:

@@ -97,7 +97,7 @@ def _check_places(state: ClusterState, places: dict[int, Allocation | None]) -> 
         if home is not None and not state.portable[row] and place.nodes() != home.nodes():
             _refuse(state, row, f"{place}; it can go on only on the node of {home}")
         wanted = state.spec[row].gpu_types
-        if state.one_node_gangs and wanted and state.nodes[node].gpu_type not in wanted:
+        if state.is_live and wanted and state.nodes[node].gpu_type not in wanted:
             _refuse(state, row, f"a GPU of type {state.nodes[node].gpu_type}; it wants {wanted}")
         if not free.take(place):
             _refuse(state, row, f"{place}, where a background job is already")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts, on_node
 from rota.model.cluster import FreeGpus
 from rota.model.plan import Plan
 from rota.model.reason import Reason
@@ -20,7 +20,7 @@ def with_wanted_types(state: ClusterState, plan: Plan, ask_again: Callable[[], P
     was not there, so that it keeps no GPUs from others that it can't use.
     """
     confined = confine(state, plan)
-    if not (state.has_typed_jobs and state.one_node_gangs):
+    if not (state.has_typed_jobs and state.is_live):
         return confined
     waiting = set[int]()
     for _ in range(MOST_ASKS):
@@ -65,15 +65,15 @@ def hidden(state: ClusterState, rows: set[int]) -> Iterator[None]:
 
 
 def confine(state: ClusterState, plan: Plan) -> Plan:
-    """The plan with every gang on one node, and jobs that can't leave their node on theirs.
+    """The plan with gangs on nodes that reach each other, and jobs that can't leave on theirs.
 
-    On a live cluster each agent starts whole gangs, and only state that can be written to a file
-    moves between nodes. A job that the plan wants elsewhere gets other free GPUs if there are any;
-    else it waits, with a reason. A job that does not adapt trains with its own batch: its program
-    can't be told another one. Simulated nodes take every plan. A plan without changes is returned
-    as it is: its policy's indexes stay valid.
+    On a live cluster some jobs can be on one node alone (``JobSpec.spans_nodes``), and only state that
+    can be written to a file moves between nodes. A job that the plan wants elsewhere gets other
+    free GPUs if there are any; else it waits, with a reason. A job that does not adapt trains with
+    its own batch: its program can't be told another one. Simulated nodes take every plan. A plan
+    without changes is returned as it is: its policy's indexes stay valid.
     """
-    if not state.one_node_gangs or not plan.allocations:
+    if not state.is_live or not plan.allocations:
         return plan
     plan = _with_own_batches(state, plan)
     allocations = plan.allocations
@@ -127,17 +127,38 @@ def all_gpus(state: ClusterState) -> int:
     return sum(node.num_gpus for node in state.nodes if node.alive)
 
 
-def fits_once_open(state: ClusterState, num_gpus: int) -> bool:
-    """True if so many GPUs are available once no node is closed."""
-    return num_gpus <= (largest_node(state) if state.one_node_gangs else all_gpus(state))
+def most_gpus(state: ClusterState, *, spans: bool) -> int:
+    """The most GPUs that a job can have on the living nodes, which it ``spans`` or not."""
+    if not state.is_live:
+        return all_gpus(state)
+    joined = sum(node.num_gpus for node in state.nodes if node.alive and node.reach)
+    return max(largest_node(state), joined if spans else 0)
+
+
+def fits_once_open(state: ClusterState, row: int) -> bool:
+    """True if there are as many GPUs as a job needs once no node is closed."""
+    return state.num_gpus[row] <= most_gpus(state, spans=state.spec[row].spans_nodes)
 
 
 def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
     if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
         return True  # the plan is refused elsewhere
-    home = state.home[row]
+    home, held = state.home[row], state.held[row]
+    before = home or held
+    if len(place.parts) > 1 and not _reach_each_other(state, row, place):
+        return False
+    if before is not None and max(len(place.parts), len(before.parts)) > 1:
+        # Its processes are on these nodes: only the agent of the first can have others join.
+        resizes = home is None and state.resizable[row] and place.nodes()[0] == before.nodes()[0]
+        if place.parts != before.parts and not resizes:
+            return False
     leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
-    return len(place.parts) == 1 and not leaves and _has_its_types(state, row, place)
+    return not leaves and _has_its_types(state, row, place)
+
+
+def _reach_each_other(state: ClusterState, row: int, place: Allocation) -> bool:
+    nodes = [state.nodes[node] for node in place.nodes() if node < len(state.nodes)]
+    return state.spec[row].spans_nodes and not place.shared and all(n.reach for n in nodes)
 
 
 def _movable_for_types(state: ClusterState, plan: Plan, wrong: list[int]) -> list[int]:
@@ -188,7 +209,7 @@ def left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | N
 def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
     """The job's last place, or else the tightest fit, on a node that the job may use."""
     home = state.home[row]
-    if home is not None and not state.movable[row]:
+    if home is not None and (len(home.parts) > 1 or not state.movable[row]):
         return home if free.fits(home) else None
     for known in (state.target[row], home):
         if known is not None and known.num_gpus == num_gpus and free.fits(known):
@@ -197,18 +218,31 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
     if home is not None and stays_on_node(state, row):
         nodes = [home.nodes()[0]]
     holes = [(free.masks[n].bit_count(), n) for n in nodes if free.masks[n].bit_count() >= num_gpus]
-    if not holes:
+    if holes:
+        node = min(holes)[1]
+        return on_node(node, _lowest(free.masks[node], num_gpus))
+    if home is not None or state.held[row] is not None or not state.spec[row].spans_nodes:
         return None
-    node = min(holes)[1]
-    mask, gpus = free.masks[node], 0
+    parts = []
+    for node in sorted(nodes, key=lambda n: (-free.masks[n].bit_count(), n)):
+        if state.nodes[node].reach and (count := min(num_gpus, free.masks[node].bit_count())):
+            parts.append((node, _lowest(free.masks[node], count)))
+            num_gpus -= count
+    return of_parts(sorted(parts)) if num_gpus == 0 else None
+
+
+def _lowest(mask: int, num_gpus: int) -> int:
+    gpus = 0
     for _ in range(num_gpus):
         gpus |= (mask ^ gpus) & -(mask ^ gpus)
-    return on_node(node, gpus)
+    return gpus
 
 
 def _why_not(state: ClusterState, row: int, num_gpus: int) -> Reason:
-    there = of_wanted_types(state, row)
-    if num_gpus > max((state.offered[node].num_gpus for node in there), default=0):
+    there = [state.offered[node] for node in of_wanted_types(state, row)]
+    together = sum(node.num_gpus for node in there if node.reach)
+    most = max((node.num_gpus for node in there), default=0)
+    if num_gpus > max(most, together if state.spec[row].spans_nodes else 0):
         return Reason.NEVER_FITS
     if state.spec[row].gpu_types:
         return Reason.WAIT_TOPOLOGY

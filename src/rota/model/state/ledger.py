@@ -153,7 +153,8 @@ class Ledger:
         # Free after the decision that is about to be applied, if its maker knows; ours to keep.
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
-        self.one_node_gangs = False  # so it is on live nodes: an agent starts whole gangs
+        self.is_live = False  # True if agents run on its nodes
+        self.num_reached = 0  # of nodes at which those of others find processes
         self.has_typed_jobs = False  # that asked for types of GPUs
         self.has_background_jobs = False  # now, or earlier
         self.priorities: set[int] = set()  # those that any job has had

@@ -20,7 +20,7 @@ from rota.model.state.lifecycle import lose_attempt
 def node_joined(ledger: Ledger, e: NodeJoined) -> None:
     full = (1 << e.num_gpus) - 1
     index = ledger.node_index.get(e.name)
-    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:10])
+    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:10], e.reach)
     if index is None:
         index = len(ledger.nodes)
         ledger.node_index[e.name] = index
@@ -30,7 +30,8 @@ def node_joined(ledger: Ledger, e: NodeJoined) -> None:
         raise TransitionError(f"node {e.name} joined twice without being lost in between")
     else:
         ledger.nodes[index] = node
-    ledger.one_node_gangs = ledger.one_node_gangs or node.is_live
+    ledger.is_live = ledger.is_live or node.is_live
+    ledger.num_reached += node.reach != ""
     ledger.idle.set_mask(index, full)
     ledger.idle_background.set_mask(index, full)
     _offer(ledger, index, full, full)
@@ -49,6 +50,7 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
             ledger.untarget(row)
             ledger.wait(row)
             ledger.note_change(row)
+    ledger.num_reached -= ledger.nodes[index].reach != ""
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
     ledger.unreachable.pop(index, None)
     _let_go(ledger)

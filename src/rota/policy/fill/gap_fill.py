@@ -239,7 +239,7 @@ class _Filling:
         """The same for one GPU."""
         view = self.view
         wanted = view.spec[row].gpu_types
-        if wanted and view.one_node_gangs and view.nodes[gap.node].gpu_type not in wanted:
+        if wanted and view.is_live and view.nodes[gap.node].gpu_type not in wanted:
             return Refusal(Why.TYPE)
         if not view.has_room(gap.node, (row, *gap.beside)):
             return Refusal(Why.MEMORY)

@@ -183,7 +183,7 @@ class Round:
         sizes = {n: node.num_gpus for n, node in enumerate(view.nodes) if node.alive}
         affinity = {int(node): size for node, size in told.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
-        whole = view.one_node_gangs
+        whole = view.one_node_gangs()
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
         self.charges = Charges(view, self.notes)
         jobs = (self.notes, self.lodged, self.charges)

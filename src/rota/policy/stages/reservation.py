@@ -118,13 +118,15 @@ def one_node(placement: Placement | None) -> Placement:
 
     def place(view: View, free: FreeGpus, row: int) -> Allocation | None:
         home = view.home[row]
-        if home is not None and view.one_node_gangs and view.stays_on_node(row):
+        if home is not None and view.is_live and view.stays_on_node(row):
+            if len(home.parts) > 1:
+                return home if free.fits(home) else None
             node, num_gpus = home.nodes()[0], view.num_gpus[row]
             if free.masks[node].bit_count() < num_gpus:
                 return None
             return Allocation(((node, lowest_gpus(free.masks[node], num_gpus)),))
         found = anywhere(view, free, row)
-        if found is None or len(found.parts) == 1 or not view.one_node_gangs:
+        if found is None or len(found.parts) == 1 or not view.one_node_gangs(row):
             return found
         found = consolidate(free, view.num_gpus[row])
         return found if found is not None and len(found.parts) == 1 else None

@@ -285,7 +285,7 @@ def fragmented(late, c_lasts=DAY, **settings):
         *late,
     ]
     sim = sim_of(jobs, "3x2", costs=SWITCH, **settings)
-    sim.state.one_node_gangs = True  # as on a live cluster
+    sim.state.is_live = True  # as on a live cluster
     until(sim, 150.0)
     assert [sim.state.target[row].nodes() for row in (0, 2)] == [(0,), (1,)]
     return sim

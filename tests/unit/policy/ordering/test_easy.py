@@ -98,7 +98,7 @@ def test_live_gangs_are_given_room_on_one_node():
     cluster.decide()
     assert cluster.state.notes.reserved == Reserved(3, 50.0, (1,))
     cluster = DrivenCluster(*jobs, cluster="2x2", policy=EasyBackfill())
-    cluster.state.one_node_gangs = True
+    cluster.state.is_live = True
     cluster.decide()
     assert cluster.state.notes.reserved == Reserved(3, 80.0, (2,))
     assert cluster.state.reason[4] == Reason.WAIT_RESERVATION
