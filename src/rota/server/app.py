@@ -73,6 +73,8 @@ def create_app(
     app.include_router(hook_routes(controller, folder, notifier), prefix="/api/v1")
     app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(member_routes(controller, listener))
+    if listener is not None:
+        controller.agents.own_reach = listener.reach
     app.include_router(snapshot_routes(controller.snapshots))
     app.include_router(_process_routes(controller))
     app.include_router(event_routes(streams), prefix="/api/v1")

@@ -38,6 +38,11 @@ class Listener(NamedTuple):
     authority: str
 
     @property
+    def reach(self) -> str:
+        """The address at which other machines find processes of this one; "" if it is not told."""
+        return "" if ipaddress.ip_address(self.address).is_unspecified else self.address
+
+    @property
     def url(self) -> str:
         """The URL under which other machines reach the API."""
         return f"https://{_bracketed(self.host)}:{self.port}"

@@ -11,6 +11,7 @@ from typing import Protocol
 from rota import __version__
 from rota.errors import AgentError
 from rota.live.controller.dispatch import command_message, node_of
+from rota.live.controller.gangs import Gangs
 from rota.live.controller.journal import Journal
 from rota.live.controller.leases import SILENT_S, Leases
 from rota.live.controller.outboxes import Outbox, process_of
@@ -58,6 +59,7 @@ from rota.model.events import (
 from rota.store.members import Members
 
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
+SPANS = 2  # since this version of their messages agents have gangs over several nodes
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 
 log = logging.getLogger("rota.controller")
@@ -98,6 +100,8 @@ class AgentSessions:
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
         self._num_connections = 0  # so far
         self._latest: dict[str, int] = {}  # by node: the number of the latest that has said hello
+        self._gangs = Gangs(record, self._tell_once_written)
+        self.own_reach = ""  # the address of this machine for others, if they can call
         self.awaited: set[str] = set()
         self.ends_jobs = False
 
@@ -202,6 +206,7 @@ class AgentSessions:
         """Take an agent's account of its node, mend differences, repeat what it may lack."""
         state, now_s, node = self._state, self._record.now_s(), hello["node"]
         known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
+        reach = address or self.own_reach if hello.get("wire", 1) >= SPANS else ""
         if known is not None and state.nodes[known].alive:
             before = state.nodes[known]
             same = (before.num_gpus, before.kind, before.gpu_type)
@@ -211,14 +216,14 @@ class AgentSessions:
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))
-            place = address, hello.get("build", "")
+            place = address, hello.get("build", ""), reach
             self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place))
         elif hello.get("millicores", had := state.nodes[known].millicores) != had:
             self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
         if state.node_index[node] in state.unreachable:
             self._journal.note(NodeReachable(now_s, node))
         self._record.heard_s[node] = now_s
-        self._record.hosts[node] = Host(address, hello.get("build", ""))
+        self._record.hosts[node] = Host(address, hello.get("build", ""), reach)
         self._record.held_by[node] = hello.get("held_by") or NOT_HELD
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:
@@ -245,6 +250,7 @@ class AgentSessions:
             self._tell_once_written(node, message)
         for name, message in findings.left:
             self._tell_once_written(name, message)
+        self._gangs.check_guests(node, hello.get("guests", []))
         if self.ends_jobs:
             self._tell_once_written(node, {"type": "shutdown"})
             repeated = []
@@ -306,6 +312,9 @@ class AgentSessions:
             return
         if kind in ("fetch", "fetched"):
             pass_on(self._record, node, message)
+            return
+        if kind == "relay":
+            self._gangs.pass_on(node, message)
             return
         if kind == "curve":
             self._note_curve(node, message, now_s)

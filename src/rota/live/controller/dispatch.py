@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.live.controller.record import Record
 from rota.live.wire import Message
+from rota.live.wire.places import place_of
 from rota.model.commands import (
     Command,
     Launch,
@@ -42,7 +43,7 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
     program = spec.program
     assert program is not None, "an agent runs live jobs alone"
     fields: Message = {
-        "gpus": _gpus(command),
+        **_places(record, command),
         "batch": command.allocation.batch,
         "background": spec.is_background,
         "max_slowdown": spec.max_slowdown,
@@ -77,7 +78,7 @@ def _of_other_gpus(record: Record, command: Resume | Migrate | Resize) -> Messag
     batch = command.allocation.batch
     if batch is None and record.state.spec[command.row].adapt is not None:
         batch = OWN_BATCH
-    return {"gpus": _gpus(command), "batch": batch}
+    return {**_places(record, command), "batch": batch}
 
 
 def _of_a_migration(record: Record, command: Migrate) -> Message:
@@ -87,8 +88,14 @@ def _of_a_migration(record: Record, command: Migrate) -> Message:
     return {**_of_a_return(record, command), "source": source}
 
 
-def _gpus(command: Launch | Resume | Migrate | Resize) -> list[int]:
-    return [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
+def _places(record: Record, command: Launch | Resume | Migrate | Resize) -> Message:
+    """The GPUs, and if they are on several nodes these: see :mod:`rota.live.wire.places`."""
+    parts, nodes = command.allocation.gpus(), record.state.nodes
+    gpus = [place_of(at, gpu) for at, (_, gpus) in enumerate(parts) for gpu in gpus]
+    if len(parts) == 1:
+        return {"gpus": gpus}
+    names = [nodes[index].name for index, _ in parts]
+    return {"gpus": gpus, "nodes": [{"name": n, "address": record.reach(n)} for n in names]}
 
 
 # What the message of each kind of command has beside what all have.

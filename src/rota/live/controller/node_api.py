@@ -7,7 +7,7 @@ from rota.errors import InputError, NotFoundError, TransitionError, did_you_mean
 from rota.live.controller.journal import Journal
 from rota.live.controller.leases import Leases
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import seats
+from rota.live.controller.recovery import places_of
 from rota.live.controller.supply import Supply
 from rota.live.wire import clock
 from rota.model.cluster import Closing
@@ -109,7 +109,7 @@ class NodeApi:
         return [
             row
             for row in rows
-            if self._state.has_processes(row) and index in seats(self._state, row)
+            if self._state.has_processes(row) and index in places_of(self._state, row)
         ]
 
     def cordon(self, name: str, user: str = "") -> bool:

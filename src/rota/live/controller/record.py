@@ -12,7 +12,7 @@ from rota.live.controller.job_index import JobIndex
 from rota.live.controller.last_id import read_last_id, write_last_id
 from rota.live.controller.lines import Lines
 from rota.live.controller.outboxes import Outboxes
-from rota.live.controller.recovery import losses_after, seats
+from rota.live.controller.recovery import losses_after, places_of
 from rota.live.controller.sweep_record import Searches
 from rota.live.wire import Message
 from rota.model.commands import Launch
@@ -49,6 +49,7 @@ class Host(NamedTuple):
 
     address: str
     build: str
+    reach: str = ""  # see rota.model.cluster.Node
 
 
 class Noting(Protocol):
@@ -165,7 +166,7 @@ class Record:
         elif isinstance(event, NodeClosed):
             self._closed_by[event.name] = event.user
         elif isinstance(event, NodeJoined):
-            self.hosts[event.name] = Host(event.address, event.build)
+            self.hosts[event.name] = Host(event.address, event.build, event.reach)
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
@@ -246,6 +247,10 @@ class Record:
         key = (row, attempt)
         return self.last_node.get(key) or self._launched.get(key, (0.0, None))[1]
 
+    def reach(self, node: str) -> str:
+        """The address at which processes of other nodes find those of this one; "" for none."""
+        return self.hosts[node].reach
+
     def has_started(self, row: int, attempt: int) -> bool:
         """True if the processes of an attempt have run."""
         return (row, attempt) in self.last_node
@@ -263,7 +268,7 @@ class Record:
             index
             for row in self.index.begun()
             if self.state.has_processes(row)
-            for index in seats(self.state, row)
+            for index in places_of(self.state, row)
         }
         holders: list[list[list[str]]] = [
             [[] for _ in range(node.num_gpus)] for node in self.state.nodes

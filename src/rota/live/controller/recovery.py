@@ -48,15 +48,27 @@ class Findings(NamedTuple):
 
 
 def seats(state: ClusterState, row: int) -> tuple[int, ...]:
-    """The nodes that may rightly have the job's attempt, the one with its state first.
+    """The nodes whose agents may rightly have the job's attempt, the one with its state first.
 
     There are two while it moves: until it has continued at the other, its state is at the first.
     """
     held, home = state.held[row], state.home[row]
     if home is None:
-        return held.nodes() if held is not None else ()
+        return held.nodes()[:1] if held is not None else ()
     moves = held is not None and isinstance(state.outstanding[row], Migrate)
-    return home.nodes() + held.nodes() if held is not None and moves else home.nodes()
+    first = home.nodes()[:1]
+    return first + held.nodes()[:1] if held is not None and moves else first
+
+
+def gang_nodes(state: ClusterState, row: int) -> tuple[int, ...]:
+    """The nodes that a job's processes are on, its agent's first."""
+    place = state.home[row] or state.held[row]
+    return place.nodes() if place is not None else ()
+
+
+def places_of(state: ClusterState, row: int) -> tuple[int, ...]:
+    """The nodes that may have processes of a job that has any."""
+    return (*seats(state, row), *gang_nodes(state, row))
 
 
 def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
@@ -75,7 +87,7 @@ def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
             (index, row)
             for row in (range(len(state.spec)) if late else stuck)
             if state.has_processes(row)
-            and index in seats(state, row)
+            and index in places_of(state, row)
             and not isinstance(state.outstanding[row], Migrate)
         ]
     return found

@@ -10,7 +10,8 @@ from rota.live.controller.record import Record
 from rota.live.controller.recovery import registered
 from rota.live.wire import Message
 from rota.live.wire.messages import is_flow_use, is_model, planned_of
-from rota.model.allocation import on_node
+from rota.live.wire.places import node_and_gpu
+from rota.model.allocation import Allocation, of_parts
 from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
     BatchRefused,
@@ -27,6 +28,7 @@ from rota.model.job import JobState
 from rota.model.measured.adaptation import read
 from rota.model.measured.phase_times import PHASES, TRAIN
 from rota.model.measured.phase_times import read as read_phases
+from rota.model.state.state import ClusterState
 from rota.model.sweep import Report
 
 LOG_PROGRESS_EVERY_S = 10.0
@@ -125,8 +127,7 @@ class Telemetry:
         busy = not isinstance(state.outstanding[row], Retune | SetCpus | None)
         if state.since_s[row] < 0 or held is None or busy:
             return
-        gpus = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
-        allocation = gpus.with_batch(held.batch)
+        allocation = _allocation(state, held.parts[0][0], message).with_batch(held.batch)
         cause = message.get("cause", "")
         if allocation.without(held) is None and (cause or allocation != held):
             self.write_progress(row, now_s)
@@ -249,3 +250,13 @@ class Telemetry:
             return False
         self._switched_s[row] = now_s
         return True
+
+
+def _allocation(state: ClusterState, first: int, message: Message) -> Allocation:
+    """The GPUs that an agent, that of the ``first`` node, tells; none of unknown nodes."""
+    names, masks = message.get("nodes") or [], dict[int, int]()
+    for at, gpu in map(node_and_gpu, message["gpus"]):
+        node = state.node_index.get(names[at]) if 0 < at < len(names) else first
+        if node is not None:
+            masks[node] = masks.get(node, 0) | 1 << gpu
+    return of_parts(sorted(masks.items()))

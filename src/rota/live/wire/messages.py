@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from rota.errors import AgentError, InputError
 from rota.live.wire import MAX_NUMBER, MAX_PLANNED_RANKS, Message, decode
 from rota.live.wire.faults import fault_in
+from rota.live.wire.places import FURTHEST, STRIDE
 from rota.live.wire.questions import Answer
 from rota.model.job import Suspension
 from rota.model.measured.phase_times import read as read_phases
@@ -21,7 +22,8 @@ MAX_COUNT = 1 << 62
 MAX_SECONDS = 1e11  # since 1970, or of a step
 MAX_METRICS, MAX_NAME = 1000, 200
 MAX_MODEL_BYTES = 1 << 60
-MAX_NODE_GPUS = 4096
+MAX_NODE_GPUS = STRIDE
+MAX_NODES = 1000  # of a gang
 MAX_SLICES = 1000  # of a flow job that are told
 LONGEST_STEP_S = 86_400.0
 MAX_WORDS = 500  # characters of why there is no checkpoint,
@@ -334,6 +336,15 @@ class Alive(Abilities, tag_field="type", tag="alive"):
     """An attempt that has not ended."""
 
 
+class Relayed(Struct, kw_only=True):
+    """A word of an agent for that of another ``node`` of the same gang; from it when passed on."""
+
+    node: str
+    job_id: str
+    attempt: AttemptNumber
+    launch: str | None = None
+
+
 class Arriving(About, tag_field="type", tag="arriving"):
     """An attempt that is on its way to the node."""
 
@@ -383,6 +394,7 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     wire: Count = 1  # the version of these messages
     data_port: Annotated[int, Meta(ge=1, le=65535)] | None = None  # where it hands pieces out
     asked_s: Seconds | None = None  # as in a beat
+    guests: list[About] = []  # attempts of other nodes' agents that have processes here
 
 
 class Beat(Struct, kw_only=True):
@@ -409,7 +421,8 @@ class Failed(Struct, kw_only=True):
 class Resized(About, kw_only=True):
     """The GPUs that an attempt's ranks are on: it has lost or replaced some by itself."""
 
-    gpus: list[Annotated[int, Meta(ge=0, lt=MAX_NODE_GPUS)]]
+    gpus: Annotated[list[Annotated[int, Meta(ge=0, lt=FURTHEST)]], Meta(min_length=1)]
+    nodes: Annotated[list[Name], Meta(max_length=MAX_NODES)] | None = None  # see places
     cause: str = ""
     lost_ranks: Count = 0
 
@@ -536,6 +549,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "ended": Ended,
     "lost": Lost,
     "set_aside": SetAside,
+    "relay": Relayed,
     "fetch": Fetch,
     "fetched": Fetch,
     "answer": Answer,

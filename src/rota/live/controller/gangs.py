@@ -1,0 +1,82 @@
+"""Attempts on several nodes: their agents talk to each other through here, and none is forgotten.
+
+The agent of an attempt's first node has it, and starts its other processes through the agents of
+the other nodes, its guests there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.live.controller.record import Record
+from rota.live.controller.recovery import gang_nodes
+from rota.live.wire import Message
+from rota.model.events import CommandSent, Event
+
+
+class Spread(NamedTuple):
+    """An attempt with processes on several nodes, or on one that they have been reduced to."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+
+
+class Gangs:
+    """The attempts on several nodes. ``tell`` sends an agent something, once it is written down."""
+
+    def __init__(self, record: Record, tell: Callable[[str, Message], object]) -> None:
+        self._record, self._tell = record, tell
+        self._spread: dict[int, Spread] = {}
+        for row in record.state.holding.keys() | set(record.state.active):
+            if len((found := self._found(row)).nodes) > 1:
+                self._spread[row] = found
+        record.state.observers.append(self._note)
+
+    def pass_on(self, sender: str, message: Message) -> None:
+        """Pass a word of one node's agent on to another one, if both have parts of the attempt."""
+        row = self._record.rows.get(message["job_id"])
+        if row is None or self._record.is_foreign(message):
+            return
+        spread = self._found(row)
+        if spread.attempt == message["attempt"] and {sender, message["node"]} <= {*spread.nodes}:
+            self._record.outboxes.tell(message["node"], message | {"node": sender})
+
+    def check_guests(self, node: str, guests: list[Message]) -> None:
+        """Have an agent end guests, as it tells of them, that are none of its node's."""
+        for guest in guests:
+            row = self._record.rows.get(guest["job_id"])
+            spread = None if row is None or self._record.is_foreign(guest) else self._found(row)
+            right = spread is not None and spread.attempt == guest["attempt"]
+            if not right or spread is None or node not in spread.nodes[1:]:
+                self._tell(node, _about(guest["job_id"], guest["attempt"], "drop"))
+
+    def _found(self, row: int) -> Spread:
+        state = self._record.state
+        nodes = gang_nodes(state, row) if state.has_processes(row) else ()
+        return Spread(state.attempt[row], tuple(state.nodes[index].name for index in nodes))
+
+    def _note(self, event: Event) -> None:
+        """Have what an attempt has on nodes that are no longer its own ended."""
+        row = event.command.row if isinstance(event, CommandSent) else getattr(event, "row", None)
+        if row is None or not (row in self._spread or _may_spread(event)):
+            return
+        before, now = self._spread.pop(row, None), self._found(row)
+        if before is not None:
+            job_id = self._record.state.spec[row].job_id
+            kept = now.nodes if now.attempt == before.attempt else ()
+            for name in before.nodes:
+                if name not in kept:
+                    kind = "kill" if name == before.nodes[0] else "drop"
+                    self._tell(name, _about(job_id, before.attempt, kind))
+        if len(now.nodes) > 1:
+            self._spread[row] = now
+
+
+def _may_spread(event: Event) -> bool:
+    if not isinstance(event, CommandSent):
+        return False
+    place = getattr(event.command, "allocation", None)
+    return place is not None and len(place.parts) > 1
+
+
+def _about(job_id: str, attempt: int, kind: str) -> Message:
+    return {"type": kind, "job_id": job_id, "attempt": attempt}
