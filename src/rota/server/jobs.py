@@ -213,10 +213,8 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     told = controller.record.nodes()
     wanted = everything
     if not (wanted or all(node["alive"] for node in told)):
-        wanted = any(
-            state.num_gpus[r] > most_gpus(state, spans=state.spec[r].spans_nodes)
-            for r in state.active
-        )
+        most = {spans: most_gpus(state, spans=spans) for spans in (False, True)}
+        wanted = any(state.num_gpus[r] > most[state.spec[r].spans_nodes] for r in state.active)
     fillers = _fillers(state)
     return [
         node | {"fillers": [fillers.get((index, gpu)) for gpu in range(node["num_gpus"])]}

@@ -132,6 +132,7 @@ STRATEGIES = {
     "rack": words,
     "address": words,
     "build": words,
+    "reach": words,
     "island": rows,
     "memory_gb": seconds,
     "host_memory_gb": seconds,

@@ -27,7 +27,7 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import MET_BY, Dependency, JobSpec, JobState
+from rota.model.job import BACKGROUND, MET_BY, Dependency, JobSpec, JobState
 from rota.model.state.ledger import unmet_text
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial

@@ -67,11 +67,11 @@ def hidden(state: ClusterState, rows: set[int]) -> Iterator[None]:
 def confine(state: ClusterState, plan: Plan) -> Plan:
     """The plan with gangs on nodes that reach each other, and jobs that can't leave on theirs.
 
-    On a live cluster some jobs can be on one node alone (``JobSpec.spans_nodes``), and only state that
-    can be written to a file moves between nodes. A job that the plan wants elsewhere gets other
-    free GPUs if there are any; else it waits, with a reason. A job that does not adapt trains with
-    its own batch: its program can't be told another one. Simulated nodes take every plan. A plan
-    without changes is returned as it is: its policy's indexes stay valid.
+    On a live cluster some jobs can be on one node alone (``JobSpec.spans_nodes``), and only state
+    that can be written to a file moves between nodes. A job that the plan wants elsewhere gets
+    other free GPUs if there are any; else it waits, with a reason. A job that does not adapt trains
+    with its own batch: its program can't be told another one. Simulated nodes take every plan. A
+    plan without changes is returned as it is: its policy's indexes stay valid.
     """
     if not state.is_live or not plan.allocations:
         return plan
