@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from collections.abc import Collection
 
 
 def open_sockets() -> dict[int, str]:
@@ -16,8 +17,8 @@ def open_sockets() -> dict[int, str]:
     return found
 
 
-def hang_up(descriptor: int, name: str) -> None:
-    """End a connection to another process of this machine, if that is what it still is.
+def hang_up(descriptor: int, name: str, hosts: Collection[str] = ()) -> None:
+    """End a connection to a process of this machine, or of ``hosts``, if that is what it still is.
 
     A socket that listens is left alone: gloo ends the process if that fails.
     """
@@ -25,5 +26,6 @@ def hang_up(descriptor: int, name: str) -> None:
         if os.readlink(f"/proc/self/fd/{descriptor}") != name:
             return
         with socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.getpeername()[0] == connection.getsockname()[0]:
+            peer = connection.getpeername()[0].removeprefix("::ffff:")
+            if peer in hosts or connection.getpeername()[0] == connection.getsockname()[0]:
                 connection.shutdown(socket.SHUT_RDWR)

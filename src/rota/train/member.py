@@ -236,6 +236,7 @@ class Member:
         failure, own = None, False
         try:
             address = (message["host"], message["port"])
+            self.world.hosts = frozenset(message.get("hosts", ()))
             place = (message["generation"], message["rank"], message["world"])
             self.world.form(*place, address, self.device, self._given_up)
             self._exchange(message["senders"])

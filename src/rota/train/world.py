@@ -33,6 +33,7 @@ class World:
         self.form_timeout_s = float(os.environ.get("ROTA_FORM_TIMEOUT_S", FORM_TIMEOUT_S))
         self._store: torch.distributed.TCPStore | None = None
         self._connections: dict[int, str] = {}
+        self.hosts = frozenset(filter(None, os.environ.get("ROTA_HOSTS", "").split(",")))
 
     def open(self, device: torch.device) -> None:
         """Join the first generation, that of the environment, unless the program has done so."""
@@ -67,6 +68,9 @@ class World:
         from torch.distributed import PrefixStore
 
         self.leave()
+        if len(self.hosts) > 1 and (interface := os.environ.get("ROTA_INTERFACE")):
+            # By default gloo listens where this host's name leads, often to 127.0.1.1.
+            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
         timeout = timedelta(seconds=self.form_timeout_s)
         store = self._store
         if rank != 0 or store is None:
@@ -186,7 +190,7 @@ class World:
         if dist.is_initialized() and dist.get_backend() == "nccl":
             _abort_process_group()  # its kernels wait for peers that may never answer
         for descriptor, name in self._connections.items():
-            hang_up(descriptor, name)
+            hang_up(descriptor, name, self.hosts)
         self.leave()
 
     def _init(self, device: torch.device, **options: Any) -> None:

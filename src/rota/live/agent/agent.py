@@ -23,8 +23,9 @@ from typing import Any
 from rota import __version__
 from rota.errors import AgentError
 from rota.folder import Folder, remove_homeless
+from rota.live.agent.abroad import LOOK_S
 from rota.live.agent.answers import answer
-from rota.live.agent.attempt import Attempt
+from rota.live.agent.attempt import STOP_GRACE_S, Attempt
 from rota.live.agent.claim import claim
 from rota.live.agent.cleaning import remove_cleaned
 from rota.live.agent.controller_link import ControllerLink
@@ -35,16 +36,25 @@ from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import Endpoint
 from rota.live.agent.filling import Filling, ways_of
+from rota.live.agent.guest import Guest
 from rota.live.agent.identity import begin
 from rota.live.agent.inheritance import inherit
 from rota.live.agent.island_link import IslandLink
-from rota.live.agent.launching import Starter, look_at_script, rank_requests, record_of
+from rota.live.agent.launching import (
+    Starter,
+    gang_environments,
+    look_at_script,
+    rank_requests,
+    record_of,
+)
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
+from rota.live.agent.network import interface_of
 from rota.live.agent.ordering import Ordering
 from rota.live.agent.piece_server import PieceServer
+from rota.live.agent.post import Post
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
@@ -58,6 +68,7 @@ from rota.live.wire import MAX_LINE_BYTES, VERSION, Message, clock, decode, pack
 from rota.live.wire.lease import Lease, lease_file
 from rota.live.wire.messages import from_worker
 from rota.live.wire.peer import peer_of
+from rota.live.wire.places import is_far, node_and_gpu, renamed
 from rota.live.wire.questions import Clean, ask_of
 
 PROGRESS_EVERY_S = 0.25
@@ -156,6 +167,10 @@ class Agent:
         self._snapshots = Snapshots(folder, node, endpoint.address)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
+        self._reach = ""  # the address at which other nodes find this one, if they do
+        life = f"{self._identity.agent}:{self._identity.start}"
+        self._post = Post(life, self._notify)
+        self._guests: dict[tuple[str, int], Guest] = {}  # of other nodes' agents
         self._moves = Moves(
             folder,
             node,
@@ -208,6 +223,7 @@ class Agent:
         if self._stays:
             self._spawn(self._tell_that_it_lives())
         self._spawn(self._watch_island())
+        self._spawn(self._look_abroad())
         self._spawn(self._meter.run())
         self._spawn(self._filling.run())
         self._spawn(self._ordering.run())
@@ -273,6 +289,15 @@ class Agent:
             await asyncio.sleep(BEAT_S)
             self._notify({"type": "beat", "asked_s": clock.boottime_s()})
 
+    async def _look_abroad(self) -> None:
+        """Ask how processes on other nodes are, and say again what their agents may not know."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for attempt in self.attempts.values():
+                if attempt.ended is None:
+                    attempt.abroad.look()
+            self._post.again()
+
     async def _adopt_island(self) -> None:
         """Find the host of flow jobs that an earlier agent has left."""
         if self.folder.island(self.node).exists():
@@ -313,7 +338,12 @@ class Agent:
     def _adopt_all(self) -> None:
         for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
             try:
-                attempt = self._attempt(record_from(json.loads(file.read_text())), file.parent)
+                record = record_from(json.loads(file.read_text()))
+                if record.host is not None:
+                    guest = self._guest(record, file.parent)
+                    guest.adopt()
+                    continue
+                attempt = self._attempt(record, file.parent)
                 attempt.adopt()
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # Damaged, by a full disk perhaps: the controller will hear that it is lost.
@@ -338,7 +368,7 @@ class Agent:
 
     async def _wait_for_hellos(self) -> None:
         deadline = asyncio.get_running_loop().time() + ADOPTION_S
-        while any(attempt.state == State.ADOPTED for attempt in self.attempts.values()):
+        while any(a.state == State.ADOPTED and not a.spans for a in self.attempts.values()):
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.02)
@@ -350,7 +380,11 @@ class Agent:
     ) -> None:
         attempt, rank = None, 0
         try:
-            hello = from_worker(await reader.readline())
+            first = await reader.readline()
+            hello = from_worker(first)
+            if (guest := self._guests.get((hello["job_id"], hello["attempt"]))) is not None:
+                await self._serve_guest(guest, hello["rank"], first, reader, writer)
+                return
             attempt = self.attempts[hello["job_id"], hello["attempt"]]
             rank = hello["rank"]
             attempt.joined(rank, writer, hello, peer_of(writer.get_extra_info("socket")).pid)
@@ -364,6 +398,24 @@ class Agent:
             if attempt is not None and rank < len(attempt.ranks):
                 attempt.left(rank, writer)
             writer.close()
+
+    async def _serve_guest(
+        self,
+        guest: Guest,
+        slot: int,
+        hello: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Pass on what a process of another agent's attempt says."""
+        session = peer_of(writer.get_extra_info("socket")).pid
+        is_heard = guest.joined(slot, writer, hello, session)
+        try:
+            while line := await reader.readline():
+                if is_heard:
+                    guest.heard(slot, line)
+        finally:
+            guest.left(slot, writer)
 
     # -- the controller ------------------------------------------------------------------------
 
@@ -391,7 +443,9 @@ class Agent:
                 *(attempt.observed() for attempt in self.attempts.values()),
                 *self._moves.arrivals,
             ],
+            "guests": [guest.about for guest in self._guests.values()],
         }
+        asyncio.get_running_loop().call_soon(self._post.again)  # after this
         messages: list[Message | None] = [each.curve_report() for each in self.attempts.values()]
         messages.append(hello)
         for attempt in self.attempts.values():
@@ -414,7 +468,7 @@ class Agent:
 
     def _is_busy(self) -> bool:
         alive = (attempt.ended is None for attempt in self.attempts.values())
-        return bool(self._disowned) or any(alive)
+        return bool(self._disowned) or bool(self._guests) or any(alive)
 
     def _notify(self, message: Message) -> None:
         self._link.tell(message)
@@ -465,6 +519,7 @@ class Agent:
         if kind == "welcome":
             self._epoch = max(self._epoch, message["epoch"])
             self._pieces.begin(message.get("certificate"), message.get("key"))
+            self._reach = message.get("reach", "")
         elif kind == "command":
             self._spawn(self._carry_out(message))
         elif kind == "forget":
@@ -477,7 +532,13 @@ class Agent:
         elif kind == "disown":
             self._disown(message)
         elif kind == "drop":
-            self._moves.leave((message["job_id"], message["attempt"]))
+            key = (message["job_id"], message["attempt"])
+            if key in self._guests:
+                self._spawn(self._end_guest(key))
+            else:
+                self._moves.leave(key)
+        elif kind == "relay":
+            self._hear_other(message)
         elif kind == "fetch" and message["epoch"] >= self._epoch:
             self._spawn(self._moves.answer(message))
         elif kind == "fetched":
@@ -501,6 +562,97 @@ class Agent:
             self._leave()
         elif kind == "shutdown":
             self._spawn(self._shut_down(ends=not self._stays))
+
+    # -- gangs over several nodes --------------------------------------------------------------
+
+    def _tell_node(
+        self, attempt: Attempt, node: str, body: Message, *, can_wait: bool = False
+    ) -> None:
+        key = (attempt.job_id, attempt.number)
+        if not (can_wait and self._post.is_awaited(node, key)):
+            self._post.tell(node, about(attempt.about("relay")), body)
+
+    def _hear_other(self, message: Message) -> None:
+        """A word of another node's agent, about an attempt that it or this one has."""
+        if (word := self._post.receive(message)) is None:
+            return
+        attempt, guest = self.attempts.get(word.key), self._guests.get(word.key)
+        try:
+            if attempt is not None:
+                if word.anew:
+                    attempt.abroad.is_anew(word.node)
+                if word.body is not None:
+                    attempt.abroad.hear(word.node, word.body)
+                return
+            body = word.body or {}
+            if guest is None and body.get("do") == "prepare":
+                guest = self._receive(word.node, message, body["launch"])
+            if guest is None:
+                if body.get("do") == "look":
+                    self._post.tell(word.node, about(message), {"said": "unknown"})
+            elif guest.host == word.node:
+                if word.anew:
+                    guest.tell_all()
+                if word.body is not None:
+                    guest.do(word.body)
+        except (AgentError, OSError, KeyError, TypeError, ValueError) as error:
+            log.warning("a word of node %s is passed over: %r", word.node, error)
+
+    def _receive(self, host: str, message: Message, launch: Message) -> Guest | None:
+        """Make a guest of the attempt that another node's agent launches, or say why not."""
+        key = (message["job_id"], message["attempt"])
+        try:
+            others = [*(a.number for a in self.attempts.values() if a.job_id == key[0])]
+            others += [number for job_id, number in self._guests if job_id == key[0]]
+            if others:
+                raise AgentError(f"attempt {others[0]} of job {key[0]} may still be alive here")
+            for what in claim(self.folder, self.node, launch):
+                log.warning("%s", what)
+                self._notify({"type": "set_aside", "what": what} | about(message))
+            told = launch | {"at_s": clock.now_s(), "attempt": key[1], "job_id": key[0]}
+            record = record_of(told, self.devices, None)
+            record.host, record.secret = host, str(launch["secret"])
+            record.slots, record.members, record.gpus = 0, [], []
+            return self._guest(record, self.folder.attempt(self.node, *key))
+        except (AgentError, OSError) as error:
+            self._post.tell(host, about(message), {"said": "prepared", "error": str(error)})
+            return None
+
+    def _guest(self, record: Record, folder: Path) -> Guest:
+        key = (record.job_id, record.attempt)
+        guest = self._guests[key] = Guest(
+            record,
+            folder,
+            lambda body: self._post.tell(guest.host, guest.about, body),
+            self._zygote.fork,
+            self._requests,
+            self._prepare_guest,
+            self._world,
+        )
+        return guest
+
+    async def _prepare_guest(self, record: Record, folder: Path) -> None:
+        if (tree := await self._snapshots.prepare(record, folder)) is not None:
+            look_at_script(record, tree, self.devices)
+
+    async def _end_guest(self, key: tuple[str, int]) -> None:
+        if not self._guests[key].is_over:
+            await self._guests[key].end()
+            del self._guests[key]
+            self._post.close(key)
+
+    def _places(self, attempt: Attempt, message: Message) -> list[int]:
+        """The places that a command means, by the nodes of the attempt's record."""
+        record, nodes = attempt.record, message.get("nodes", [])
+        if not nodes:
+            return message["gpus"]
+        names = [each["name"] for each in nodes]
+        if names[0] != self.node:
+            raise AgentError(f"node {names[0]} would have the attempt, and this is {self.node}")
+        record.nodes = record.nodes or nodes[:1]
+        known = [each["name"] for each in record.nodes]
+        record.nodes += [each for each in nodes if each["name"] not in known]
+        return renamed(message["gpus"], names, [each["name"] for each in record.nodes])
 
     def _set_clock(self, asked_s: float, now_s: float) -> None:
         """Go by the controller's clock, should the two machines' have drifted apart.
@@ -573,7 +725,7 @@ class Agent:
 
     def _resume(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:
-            gpus = message["gpus"]
+            gpus = attempt.record.gpus if attempt.spans else message["gpus"]
             attempt.pausing.resume(message["command_id"], gpus, self._place(attempt, message))
             attempt.tuning.keep(message.get("batch"))
 
@@ -584,7 +736,7 @@ class Agent:
                 return
             if attempt.elastic is None:
                 raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
-            attempt.elastic.resize(message["command_id"], message["gpus"])
+            attempt.elastic.resize(message["command_id"], self._places(attempt, message))
             attempt.tuning.keep(message.get("batch"))
 
     def _retune(self, message: Message) -> None:
@@ -599,7 +751,7 @@ class Agent:
     def _place(self, attempt: Attempt, message: Message) -> list[int]:
         """Give an attempt that goes on its cores; those to bind its slots to, if any."""
         self._cpus.give(attempt, message.get("millicores"))
-        held = attempt.record.millicores is not None
+        held = attempt.record.millicores is not None or attempt.spans
         return [] if held else self.devices.cores_of(message["gpus"])
 
     def _stop(self, message: Message) -> None:
@@ -644,6 +796,7 @@ class Agent:
             if (tree := await self._snapshots.prepare(record, folder)) is not None:
                 look_at_script(record, tree, self.devices)
                 attempt.save()
+            await attempt.abroad.open_to(record.gpus)
             requests = self._requests(record, folder, record.members, record.gpus)
             if attempt.seat is not None:
                 await attempt.seat.take(requests, self._cpus.place(record))
@@ -674,6 +827,7 @@ class Agent:
         attempt.at_rest = self._memory.look
         attempt.checkpointing.node = self._checkpoints
         attempt.refused = self._moves.refused
+        attempt.abroad.tell = partial(self._tell_node, attempt)
         return attempt
 
     def _requests(
@@ -682,7 +836,25 @@ class Agent:
         where = (folder, self.devices, str(self._socket_path))
         place, memory_bytes = self._cpus.place(record), self._memory_left(record)
         options = {"place": place, "memory_bytes": memory_bytes} | options
-        return rank_requests(record, *where, slots, gpus, **options)
+        if not any(map(is_far, gpus)) and not (record.far and any(map(is_far, record.gpus))):
+            requests = rank_requests(record, *where, slots, gpus, **options)
+            for request in requests if self._reach else ():
+                request["env"]["ROTA_INTERFACE"] = interface_of(self._reach)
+            return requests
+        step = options.get("step")
+        told = gang_environments(record, slots, gpus, step)
+        own = [(slot, gpu) for slot, gpu in zip(slots, gpus, strict=True) if not is_far(gpu)]
+        for slot, _ in own:
+            interface = interface_of(record.nodes[0]["address"])
+            told[slot] |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        options["adopt"] = told
+        here = rank_requests(record, *where, [s for s, _ in own], [g for _, g in own], **options)
+        found: dict[int, dict[str, Any]] = dict(zip((s for s, _ in own), here, strict=True))
+        for slot, gpu in zip(slots, gpus, strict=True):
+            if slot not in found:
+                fields = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "step": step, "cpus": []}
+                found[slot] = fields | {"generation": record.generation}
+        return [found[slot] for slot in slots]
 
     def _memory_left(self, record: Record) -> int | None:
         """What foreground attempts leave of each GPU's memory to a background one; None: no bound.
@@ -704,6 +876,7 @@ class Agent:
         attempt = self.attempts.get((job_id, number))
         if attempt is not None and attempt.ended is not None:
             del self.attempts[job_id, number]
+            self._post.close((job_id, number))
             with contextlib.suppress(OSError):  # else the next agent finds it again
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
             if (own := attempt.folder / OWN).is_dir():
@@ -735,11 +908,19 @@ class Agent:
             (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
         self._disowned.discard(attempt)
 
+    async def _let_guest_end(self, key: tuple[str, int]) -> None:
+        """Give a guest's agent the time that its attempt has to end, then end the guest."""
+        await asyncio.sleep(STOP_GRACE_S)
+        if key in self._guests:
+            await self._end_guest(key)
+
     async def _shut_down(self, *, ends: bool = True) -> None:
         """End every process of every job here, then if it ``ends`` this agent."""
         self._moves.call_all_off()
         for attempt in list(self.attempts.values()):  # one that has just come here leaves
             attempt.stop()
+        for key in list(self._guests):
+            self._spawn(self._let_guest_end(key))
         while self._is_busy():
             await asyncio.sleep(0.02)
         if not ends:

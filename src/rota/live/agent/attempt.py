@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rota.errors import AgentError
+from rota.live.agent.abroad import FarRank
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.elastic import Elastic
@@ -31,6 +32,7 @@ from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
 from rota.live.agent.world import World
 from rota.live.wire import Message
+from rota.live.wire.places import is_far
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
@@ -66,6 +68,7 @@ class Attempt(Account):
         seat: Callable[[Account], FlowSeat] | None = None,
     ) -> None:
         super().__init__(record, folder, notify, world or World())
+        self.abroad.sessions = self
         self.hold: Holding | None = None  # for its ranks to hold at one boundary, and go on
         self.seat = seat(self) if seat is not None and record.flow is not None else None
         self.ending = Ending(self, self.check_end, over=lambda: self.vacating.closed())
@@ -230,6 +233,9 @@ class Attempt(Account):
             self.record.killed = why
             self.save_if_there_is_room()
         self.kill_ranks()
+        for rank in self.ranks:
+            if isinstance(rank, FarRank):
+                rank.let_go()
         if self.is_vacated:
             self.stopping = True
             self.check_end()
@@ -258,8 +264,11 @@ class Attempt(Account):
         if command_id is not None and error is not None:
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
+        if self.record.gpus and all(map(is_far, self.record.gpus)):
+            self.kill("no rank is left on the node of its agent")
+            return
         if command_id is not None and error is None:
-            self.done(command_id, gpus=self.record.gpus)
+            self.done(command_id)
             return
         if command_id is not None:
             self.failed(command_id, str(error))
@@ -268,7 +277,10 @@ class Attempt(Account):
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
-        return self.about("resized") | {"gpus": self.record.gpus, "at_s": self.world.now_s()}
+        told = {"gpus": self.record.gpus, "at_s": self.world.now_s()}
+        if self.spans:
+            told["nodes"] = [each["name"] for each in self.record.nodes]
+        return self.about("resized") | told
 
     # -- what the workers say ------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rota.errors import InputError
 from rota.folder import in_host_memory
+from rota.live.agent.abroad import Abroad
 from rota.live.agent.curve import Curve
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
@@ -32,8 +33,10 @@ from rota.live.wire.messages import (
     planned_of,
     progress_of,
 )
+from rota.live.wire.places import is_far
 from rota.model.measured.phase_times import read as read_phases
 
+SPANS = "it stays on its nodes while it is suspended, because it has several"
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
 MAX_PLANS = 1000  # likewise; a program plans anew after each resize
@@ -58,8 +61,8 @@ class Account:
         self.job_id = record.job_id
         self.number = record.attempt
         self.launch_mark = record.launch
-        slots = range(record.slots)
-        self.ranks = [world.new_rank(slot, folder, life_of(record.lives, slot)) for slot in slots]
+        self.abroad = Abroad(record, folder)
+        self.ranks = [self.new_rank(slot) for slot in range(record.slots)]
         self.resume_id: int | None = None  # the command that last asked it to go on
         self.stopping = False
         self.complaint = ""  # of a rank that is about to end
@@ -128,6 +131,23 @@ class Account:
 
     # -- its ranks -----------------------------------------------------------------------------
 
+    def new_rank(self, slot: int) -> Rank:
+        """A process of this slot, not started yet, or to be found."""
+        if str(slot) in self.record.far:
+            return self.abroad.rank(slot)
+        return self.world.new_rank(slot, self.folder, life_of(self.record.lives, slot))
+
+    def address_of(self, slot: int) -> str:
+        """The address at which the processes of other slots find that of this one."""
+        if not self.record.nodes:
+            return "127.0.0.1"
+        return self.record.nodes[self.record.far.get(str(slot), 0)]["address"]
+
+    @property
+    def spans(self) -> bool:
+        """True if its ranks are on several nodes."""
+        return any(map(is_far, self.record.gpus))
+
     @property
     def members(self) -> list[Rank]:
         """The ranks that train together, in order; newcomers are none yet."""
@@ -183,7 +203,7 @@ class Account:
             "ROTA_JOB_ID": self.job_id,
             "ROTA_ATTEMPT": str(self.number),
         }
-        vanished = [rank for rank in self.ranks if rank.gone]
+        vanished = [rank for rank in self.ranks if rank.gone and not rank.is_far]
         tags = [tag_of(self.record.secret, rank.name) for rank in vanished]
         return self.world.kill_remains([rank.shim for rank in vanished], tags, marks)
 
@@ -333,6 +353,8 @@ class Account:
     def _abilities(self) -> Message:
         record, method = self.record, self.method
         suspension, why = record.suspension, "all its ranks use rota.train"
+        if self.spans:
+            why = f"{why}; {SPANS}"
         if record.flow is not None:
             why = "its workers stop between operations"
         if suspension != "boundary" and record.fallback is not None:
@@ -346,7 +368,7 @@ class Account:
             why = f"{why}, but beside these a process has device memory: {STAYS}"
         if self.unstopped:
             why = f"{why}; {self.unstopped} of its processes can't be stopped: another user's"
-        movable = record.movable and not stays
+        movable = record.movable and not stays and not self.spans
         return {
             "suspension": suspension,
             "movable": movable
@@ -395,6 +417,8 @@ class Account:
         record = self.record
         stopped = record.frozen or record.stays
         may = not stopped and record.keeps is None
+        if self.spans:
+            return False
         return self._restarts or (record.suspension == "boundary" and may)
 
     # -- what the ranks tell --------------------------------------------------------------------

@@ -178,7 +178,7 @@ class Cpus:
     def _apply(self, attempt: Attempt, *, unbind: bool) -> None:
         record, group = attempt.record, group_of(attempt.record)
         if record.millicores is None:  # as it would have been started without a limit
-            cores = self._devices.cores_of(record.gpus) or self._cores
+            cores = self._devices.cores_of(record.own_gpus) or self._cores
             if self._groups is None or self._devices.kind == "cpu":
                 self._bind(attempt, cores)
         if self._groups is not None:

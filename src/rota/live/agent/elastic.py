@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rota.errors import AgentError
+from rota.live.agent.abroad import FarRank
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.gang import COUPLED_STEP_S, WARMING, Gang
 from rota.live.agent.launching import Starter
@@ -16,6 +17,7 @@ from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
+from rota.live.wire.places import is_far, node_and_gpu
 
 STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
@@ -55,6 +57,7 @@ class Elastic:
             self._dismiss,
             self._park,
             record.generation,
+            attempt.address_of,
         )
         self._gpu_of: dict[int, int] = {}
         self.moved()
@@ -115,7 +118,7 @@ class Elastic:
         movable = attempt.record.visible is None
         for gpu in gpus:
             slot = next((s for s in ready if self._gpu_of[s] == gpu), None)
-            if slot is None and movable:
+            if slot is None and movable and not is_far(gpu):
                 at_home = [s for s in ready if self._gpu_of[s] in gpus]
                 slot = next((s for s in ready if s not in at_home), None)
             if slot is None:
@@ -168,9 +171,10 @@ class Elastic:
         gpus = [gpu for gpu in gpus if gpu not in back]
         first = len(attempt.ranks)
         slots = list(range(first, first + len(gpus)))
-        self._write_down(first + len(slots))
+        far = {str(s): node_and_gpu(g)[0] for s, g in zip(slots, gpus, strict=True) if is_far(g)}
+        self._write_down(first + len(slots), far)
         for slot, gpu in zip(slots, gpus, strict=True):
-            attempt.ranks.append(attempt.world.new_rank(slot, attempt.folder))
+            attempt.ranks.append(attempt.new_rank(slot))
             self._gpu_of[slot] = gpu
         self._num_resizes += 1
         self.gang.resize([*back.values(), *slots], leavers, ready=back.values())
@@ -179,10 +183,11 @@ class Elastic:
             self.launching += 1
             attempt.spawn(self._launch(slots, gpus))
 
-    def _write_down(self, slots: int) -> None:
-        """Record the number of slots before any of them is forked. Raises AgentError."""
+    def _write_down(self, slots: int, far: dict[str, int]) -> None:
+        """Record the slots, and which are far, before any is forked. Raises AgentError."""
         record = self._attempt.record
         before, record.slots = record.slots, slots
+        record.far |= far
         try:
             self._attempt.save(durable=False)
         except OSError as error:
@@ -201,6 +206,7 @@ class Elastic:
     async def _fork_all(self, slots: list[int], gpus: list[int]) -> None:
         attempt = self._attempt
         try:
+            await attempt.abroad.open_to(gpus)
             requests = self._requests(slots, gpus)
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over(slot)
@@ -312,6 +318,9 @@ class Elastic:
             self.dismissed.add(slot)
             self._end_standby(slot)
             rank = self._attempt.ranks[slot]
+            if isinstance(rank, FarRank):  # its node may be none of the job's by then
+                rank.let_go()
+                continue
             rank.send({"type": "leave"})
             # Also if the attempt has ended by then: nothing of it may be left.
             self._attempt.world.later(LEAVE_S, rank.signal, signal.SIGKILL)
@@ -319,7 +328,7 @@ class Elastic:
     def _park(self, slots: Iterable[int]) -> None:
         """Let ranks that have left stand by, to be the first to come back."""
         for slot in slots:
-            if slot in self._replaced:
+            if slot in self._replaced or self._attempt.ranks[slot].is_far:
                 self._dismiss([slot])
                 continue
             self._send(slot, {"type": "park"})

@@ -58,7 +58,7 @@ class Ending:
         elif attempt.kill_remains():  # killed is not yet gone: look until none is there
             attempt.after(LOOK_AGAIN_S, self._look_again)
         else:
-            forked = all(rank.shim or rank.exit is not None for rank in attempt.members)
+            forked = all(r.shim or r.is_far or r.exit is not None for r in attempt.members)
             started = attempt.was_rebooted or forked  # else its agent died during the launch
             self._end(
                 State.LOST, error=VANISHED if started else "it never started", started=started

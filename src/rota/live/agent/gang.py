@@ -42,7 +42,7 @@ class Gang:
 
     ``send`` tells a slot something; ``settled`` is called with the error, or None, when a change
     has ended; ``dismiss`` with slots that are no longer needed; ``park`` with those that have left
-    in good order, and may come back.
+    in good order, and may come back. ``address_of`` a slot is where the others find its process.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Gang:
         dismiss: Callable[[Iterable[int]], None],
         park: Callable[[Iterable[int]], None],
         generation: int = 0,
+        address_of: Callable[[int], str] = lambda slot: "127.0.0.1",
     ) -> None:
         self.members = list(members)  # in order of their ranks
         self.generation = generation
@@ -62,6 +63,7 @@ class Gang:
         self._settled = settled
         self._dismiss = dismiss
         self._park = park
+        self._address_of = address_of
         self._resize: Resize | None = None
         self._ready: set[int] = set()  # newcomers that have warmed up
         self._round = 0  # of holding: an answer to a pause that was called off must not count
@@ -191,7 +193,8 @@ class Gang:
         self.phase = FORMING
         senders = [rank for rank, slot in enumerate(self._places) if slot in self._senders]
         place = {"type": "form", "generation": generation, "world": len(self._places)}
-        place |= {"host": "127.0.0.1", "port": port, "senders": senders}
+        place |= {"host": self._address_of(slot), "port": port, "senders": senders}
+        place["hosts"] = sorted({self._address_of(each) for each in self._places})
         for rank, slot in enumerate(self._places):
             self._send(slot, place | {"rank": rank})
         for slot in self.members:

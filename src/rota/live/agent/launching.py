@@ -19,7 +19,7 @@ from rota.folder import Folder
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
 from rota.live.agent.line_times import begin as begin_times
-from rota.live.agent.method import choose
+from rota.live.agent.method import STOP, Method, choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
@@ -27,6 +27,7 @@ from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
 from rota.live.agent.workdir import workdir_of
 from rota.live.wire import Message, clock, island
 from rota.live.wire.lease import lease_file
+from rota.live.wire.places import node_and_gpu
 from rota.model.job import MAX_SLOWDOWN
 from rota.share.mps import mps_environment
 
@@ -89,7 +90,12 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         launched_s=message["at_s"],  # until it is known
         boot_id=clock.boot_id(),
         secret=secrets.token_hex(8),
+        origin=message.get("origin"),
     )
+    if nodes := message.get("nodes"):
+        record.nodes = nodes
+        record.far = {str(slot): at for slot, (at, _) in enumerate(map(node_and_gpu, gpus)) if at}
+        record.method = Method(STOP, "its processes are on several nodes")
     look_at_script(record, None if program.get("snapshot") else Path(program["workdir"]), devices)
     return record
 
@@ -97,9 +103,9 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
 def look_at_script(record: Record, folder: Path | None, devices: Devices) -> None:
     """Find out from the job's script, in ``folder``, which GPUs its processes can be on."""
     # A launcher takes all the GPUs that it sees, whatever its script uses.
-    one_each = record.program["processes"] == "gpu" or len(record.gpus) == 1
+    one_each, gpus = record.program["processes"] == "gpu" or len(record.gpus) == 1, record.own_gpus
     cooperative = one_each and folder is not None and uses_library(record.program["run"], folder)
-    record.visible = visible_gpus(record.gpus, devices, everything=cooperative)
+    record.visible = visible_gpus(gpus, devices, everything=cooperative)
     record.movable = devices.kind == "cpu" or cooperative
 
 
@@ -214,7 +220,7 @@ def _environment(
         "ROTA_NODE": node_name(folder),
         "ROTA_NODE_RANK": "0",
         "ROTA_NUM_NODES": "1",
-        "ROTA_GPUS_PER_NODE": str(len(record.gpus)),
+        "ROTA_GPUS_PER_NODE": str(len(record.own_gpus)),
         "ROTA_MASTER_ADDR": "127.0.0.1",
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
@@ -246,6 +252,35 @@ def _environment(
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, not the fastest first
         environment |= mps_environment(environment, background=record.background)
     return environment
+
+
+def gang_environments(
+    record: Record, slots: Sequence[int], gpus: Sequence[int], step: int | None
+) -> dict[int, dict[str, str]]:
+    """What processes of a gang on several nodes are told of it, by slot; see `rank_requests`."""
+    before = 0 if step is None else len(record.members)
+    nodes = [node_and_gpu(gpu)[0] for gpu in gpus]
+    address, port = record.nodes[0]["address"], str(free_port())
+    positions = sorted({*nodes, *(node_and_gpu(gpu)[0] for gpu in record.gpus)})
+    shared = {
+        "WORLD_SIZE": str(before + len(slots)),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "ROTA_MASTER_ADDR": address,
+        "ROTA_MASTER_PORT": port,
+        "ROTA_NUM_NODES": str(len(positions)),
+        "ROTA_HOSTS": ",".join(record.nodes[at]["address"] for at in positions),
+    }
+    found = {}
+    for rank, (slot, node) in enumerate(zip(slots, nodes, strict=True)):
+        found[slot] = shared | {
+            "RANK": str(before + rank),
+            "LOCAL_RANK": str(nodes[:rank].count(node)),
+            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
+            "ROTA_GPUS_PER_NODE": str(nodes.count(node)),
+            "ROTA_NODE_RANK": str(positions.index(node)),
+        }
+    return found
 
 
 def seat_key(record: Record) -> str:

@@ -109,7 +109,7 @@ class Meter:
         found: dict[int, list[Attempt]] = {}
         for attempt in self._attempts():
             if attempt.state == State.RUNNING:
-                for gpu in attempt.record.gpus:
+                for gpu in attempt.record.own_gpus:
                     found.setdefault(gpu, []).append(attempt)
         return found
 
@@ -121,7 +121,7 @@ class Meter:
             seen[key] = self._seen.get(key) or Seen()
             roots = [*(rank.shim for rank in attempt.members), *attempt.worker_pids]
             pids = {pid for root in roots for pid in descendants(root)}
-            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.gpus}
+            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.own_gpus}
             sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
             _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)
         for attempt in self._attempts():  # waiting attempts keep the memory they took

@@ -206,7 +206,7 @@ class Pausing:
         """Let a rank that holds at a boundary continue on its present device."""
         record = self._attempt.record
         device = None
-        if record.movable:
+        if record.movable and not self._attempt.spans:
             device = self._attempt.device_index(record.members.index(rank.index))
         rank.send({"type": "resume", "device": device})
 

@@ -26,6 +26,8 @@ class Rank:
     rank; its files are ``rankN.LIFE.pid`` and ``rankN.LIFE.exit``.
     """
 
+    is_far = False  # True if it is on another node
+
     def __init__(self, index: int, folder: Path, life: int = 0) -> None:
         self.index = index
         self.name = name = life_name(index, life)  # of its files

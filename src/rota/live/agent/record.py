@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rota.live.agent.method import STOP, Method
+from rota.live.wire.places import is_far
 from rota.model.job import MAX_SLOWDOWN
 
 VERSION = 1  # of the fields and what they mean
@@ -86,8 +87,20 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told
     planned: dict[str, Any] | None = None  # the plan of layers that rank 0 has told last
+    origin: str | None = None  # see rota.live.agent.claim
+    # Of an attempt on several nodes: these, by name and address, its own one first; and by slot the
+    # positions of those that are not here. GPUs are places then: see rota.live.wire.places.
+    nodes: list[dict[str, str]] = []
+    far: dict[str, int] = {}
+    host: str | None = None  # of a guest: the node whose agent has the attempt
+    address: str = ""  # of a guest: this node's, for others
     killed: str | None = None  # why the controller had its processes killed
     failed: int | None = None  # the process whose error ended the job
+
+    @property
+    def own_gpus(self) -> list[int]:
+        """The GPUs of this node."""
+        return [gpu for gpu in self.gpus if not is_far(gpu)]
 
 
 def record_from(raw: object) -> Record:

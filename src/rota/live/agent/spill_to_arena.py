@@ -81,6 +81,8 @@ class Vacating:
             return f"job {attempt.job_id} is {attempt.state}, and not at rest"
         if attempt.record.flow is not None:
             return f"job {attempt.job_id} keeps its processes: {attempt.record.keeps}"
+        if attempt.spans:
+            return f"job {attempt.job_id} keeps its processes: they are on several nodes"
         if attempt.crowd:
             return f"job {attempt.job_id} keeps its processes: {attempt.crowd}"
         for rank in attempt.members:

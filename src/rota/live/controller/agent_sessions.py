@@ -245,7 +245,8 @@ class AgentSessions:
         self.awaited.discard(node)
         # What is known now is on disk before anything is said.
         listens = self._tickets.came(node, address, hello.get("data_port"))
-        self._tell_once_written(node, {"type": "welcome", "epoch": state.epoch, **listens})
+        welcome = {"type": "welcome", "epoch": state.epoch, "reach": reach, **listens}
+        self._tell_once_written(node, welcome)
         for message in findings.forget + findings.kill + findings.drop:
             self._tell_once_written(node, message)
         for name, message in findings.left:

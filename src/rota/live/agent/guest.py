@@ -1,0 +1,272 @@
+"""The processes on this node of an attempt that another node's agent has.
+
+A guest starts its processes, passes on what their sessions say, and does what the attempt's agent
+says, as :mod:`rota.live.agent.abroad` tells it. Its record is in the attempt's folder here, so that
+the next agent finds the processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rota.errors import AgentError
+from rota.live.agent.network import Meeting, interface_of, reach
+from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
+from rota.live.agent.pulses import beat_of
+from rota.live.agent.rank import Rank
+from rota.live.agent.record import Record, json_of
+from rota.live.agent.world import World
+from rota.live.wire import Message
+
+STOP_POLL_S = 0.005
+LEAVE_S = 1.0  # for a process that is not needed any more to end by itself
+MEETING_S = 120.0  # that a port to meet at stays open
+
+log = logging.getLogger("rota.agent")
+
+
+class Guest:
+    """What one attempt of another agent has here. ``tell`` gives that agent something.
+
+    ``fork`` starts a process by a request that ``requests`` makes from the record, the folder, and
+    the slot with its GPU and environment. ``prepare`` makes the folder that they run in.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        folder: Path,
+        tell: Callable[[Message], object],
+        fork: Callable[[dict[str, Any]], Awaitable[int]],
+        requests: Callable[..., list[dict[str, Any]]],
+        prepare: Callable[[Record, Path], Awaitable[object]],
+        world: World,
+    ) -> None:
+        self.record, self.folder = record, folder
+        self.is_over = False
+        self._tell, self._fork, self._requests = tell, fork, requests
+        self._prepare, self._world = prepare, world
+        self._ranks: dict[int, Rank] = {}
+        self._hellos: dict[int, str] = {}
+        self._meeting: Meeting | None = None
+        self._address = ""
+        self._stopping: set[int] = set()  # slots whose processes are being stopped
+        self._words: asyncio.Queue[Message] = asyncio.Queue()
+        self._task = world.spawn(self._obey_all())
+
+    @property
+    def host(self) -> str:
+        """The node whose agent has the attempt."""
+        return self.record.host or ""
+
+    @property
+    def about(self) -> Message:
+        """The attempt, for a message."""
+        about: Message = {"job_id": self.record.job_id, "attempt": self.record.attempt}
+        return about if self.record.launch is None else about | {"launch": self.record.launch}
+
+    @property
+    def is_alive(self) -> bool:
+        """True if a process is there."""
+        return any(rank.alive for rank in self._ranks.values())
+
+    def save(self) -> None:
+        """Write the record down before acting on it. Raises OSError."""
+        draft = self.folder / "attempt.json.new"
+        draft.write_text(json.dumps(json_of(self.record)))
+        draft.replace(self.folder / "attempt.json")
+
+    def adopt(self) -> None:
+        """Find the processes that an earlier agent started."""
+        rebooted = self.record.boot_id not in (None, self._world.boot_id())
+        for slot in self.record.members:
+            rank = self._ranks[slot] = self._world.new_rank(slot, self.folder)
+            if rebooted:
+                rank.find_after_reboot()
+            else:
+                rank.find()
+            if rank.alive:
+                rank.watch(partial(self._ended, rank))
+                rank.signal(signal.SIGCONT)
+            self._clear_away(rank)
+
+    # -- as the attempt's agent says -----------------------------------------------------------
+
+    def do(self, body: Message) -> None:
+        """Do something after what was asked for before."""
+        self._words.put_nowait(body)
+
+    async def _obey_all(self) -> None:
+        while True:
+            body = await self._words.get()
+            try:
+                await self._obey(body)
+            except (KeyError, TypeError, ValueError, OSError) as error:
+                log.warning("a word about job %s is passed over: %r", self.record.job_id, error)
+
+    async def _obey(self, body: Message) -> None:
+        what = body["do"]
+        if what == "prepare":
+            await self._answer("prepared", self._make_ready(body))
+        elif what == "meet":
+            await self._answer("met", self._meet(body))
+        elif what == "start":
+            await self._answer("started", self._start(body), slot=body["slot"])
+        elif what == "look":
+            self._tell({"said": "seen", "slots": [self._seen(r) for r in self._ranks.values()]})
+        elif (rank := self._ranks.get(body["slot"])) is not None:
+            self._order(rank, what, body)
+
+    def _order(self, rank: Rank, what: str, body: Message) -> None:
+        if what == "send":
+            rank.send(body["message"])
+        elif what == "signal":
+            self._stopping.discard(rank.index)
+            rank.signal(signal.Signals(body["number"]))
+        elif what == "stop":
+            self._stopping.add(rank.index)
+            self._stop(rank, int(body["spared"]))
+        elif what == "leave":
+            rank.send({"type": "leave"})
+            self._world.later(LEAVE_S, rank.signal, signal.SIGKILL)
+
+    async def _answer(self, said: str, work: Awaitable[Message], **fields: Any) -> None:
+        try:
+            told = await work
+        except (AgentError, OSError, ValueError) as error:
+            told = {"error": str(error)}
+        self._tell({"said": said, **fields, **told})
+
+    async def _make_ready(self, body: Message) -> Message:
+        """Have everything ready for processes, and open a port to find out who reaches it."""
+        self._address = str(body["address"])
+        self.record.address = self._address
+        interface_of(self._address)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.save()
+        await self._prepare(self.record, self.folder)
+        self._close_meeting()
+        self._meeting = Meeting(self._address)
+        self._world.later(MEETING_S, self._close_meeting)
+        return {"port": self._meeting.port}
+
+    async def _meet(self, body: Message) -> Message:
+        error = await reach([(str(n), str(a), int(p)) for n, a, p in body["places"]])
+        return {"error": error} if error else {}
+
+    def _close_meeting(self) -> None:
+        if self._meeting is not None:
+            self._meeting.close()
+            self._meeting = None
+
+    async def _start(self, body: Message) -> Message:
+        slot, gpu, environment = int(body["slot"]), int(body["gpu"]), dict(body["env"])
+        if self.is_over or slot in self._ranks:
+            raise AgentError(f"process {slot} can't be started: there was one, or it is over")
+        environment["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
+        environment["NCCL_SOCKET_IFNAME"] = environment["GLOO_SOCKET_IFNAME"]
+        record = self.record
+        record.members, record.gpus = [*record.members, slot], [*record.gpus, gpu]
+        record.slots = max(record.slots, slot + 1)
+        record.generation = int(body["generation"])
+        self.save()
+        (request,) = self._requests(
+            record, self.folder, [slot], [gpu], step=body["step"], adopt={slot: environment}
+        )
+        rank = self._ranks[slot] = self._world.new_rank(slot, self.folder)
+        try:
+            await rank.start(self._fork, request)
+        except (AgentError, OSError):
+            await rank.abandon()
+            rank.gone = True
+            raise
+        rank.watch(partial(self._ended, rank))
+        if self.is_over:
+            rank.signal(signal.SIGKILL)
+        return {}
+
+    def _stop(self, rank: Rank, spared: int) -> None:
+        """Stop the processes of a rank, and say so, unless they are to go on by then."""
+        if rank.index not in self._stopping or not rank.alive:
+            return
+        if rank.stop(spared):
+            self._stopping.discard(rank.index)
+            told = {"said": "stopped", "slot": rank.index, "unstopped": rank.unstopped}
+            self._tell(told)
+        else:
+            self._world.later(STOP_POLL_S, self._stop, rank, spared)
+
+    # -- for the attempt's agent ---------------------------------------------------------------
+
+    def joined(self, slot: int, writer: asyncio.StreamWriter, line: bytes, session: int) -> bool:
+        """A process opened a session. False if another one of it is open."""
+        rank = self._ranks[slot]
+        if not rank.opened(writer, session):
+            return False
+        self._hellos[slot] = line.decode()
+        self._tell_session(rank)
+        return True
+
+    def heard(self, slot: int, line: bytes) -> None:
+        """A process with a session says something."""
+        self._tell({"said": "heard", "slot": slot, "line": line.decode()})
+
+    def left(self, slot: int, writer: asyncio.StreamWriter) -> None:
+        """A connection closed."""
+        if self._ranks[slot].closed(writer):
+            self._hellos.pop(slot, None)
+            self._tell({"said": "left", "slot": slot})
+
+    def tell_all(self) -> None:
+        """Tell an agent that has started anew which sessions are there."""
+        for rank in self._ranks.values():
+            if rank.writer is not None:
+                self._tell_session(rank)
+
+    def _tell_session(self, rank: Rank) -> None:
+        slot = rank.index
+        line, session = self._hellos[slot], rank.session
+        self._tell({"said": "joined", "slot": slot, "line": line, "session": session})
+
+    def _seen(self, rank: Rank) -> Message:
+        beat = beat_of(self.folder, rank.index) if rank.alive else None
+        told = None
+        if beat is not None:
+            age_s = self._world.monotonic_s() - beat.since_s
+            told = (beat.phase, age_s, beat.computed_s, beat.samples)
+        return {"slot": rank.index, "alive": rank.alive, "exit": rank.exit, "beat": told}
+
+    def _ended(self, rank: Rank) -> None:
+        rank.close()
+        rank.gone = True
+        rank.read_exit()
+        self._clear_away(rank)
+        self._tell({"said": "ended", "slot": rank.index, "exit": rank.exit})
+
+    def _clear_away(self, rank: Rank) -> None:
+        """Kill what a vanished shim has left behind."""
+        tag = tag_of(self.record.secret, rank.name)
+        if rank.gone and self._world.kill_remains([], [tag]):
+            self._world.later(LOOK_AGAIN_S, self._clear_away, rank)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """Kill all processes; returns when none is left, with the record put away."""
+        self.is_over = True
+        self._close_meeting()
+        while self.is_alive:
+            for rank in self._ranks.values():
+                rank.signal(signal.SIGKILL)
+            await asyncio.sleep(LOOK_AGAIN_S)
+        self._task.cancel()
+        with contextlib.suppress(OSError):
+            (self.folder / "attempt.json").rename(self.folder / "ended.json")
