@@ -110,7 +110,9 @@ class FarRank(Rank):
         self.let_go()
 
     def read_exit(self) -> None:
-        """Nothing: its agent tells."""
+        """Go by what its agent has told."""
+        if self.exit is not None:
+            self.gone = False
 
     def watch(self, ended: Callable[[], object]) -> None:
         """Call ``ended`` when it is told to have ended, or at once if it was."""
@@ -187,10 +189,9 @@ class Abroad:
 
     @property
     def nodes(self) -> list[str]:
-        """The other nodes that have processes of the attempt, or are to have some."""
-        far = {node_and_gpu(gpu)[0] for gpu in self._record.gpus if is_far(gpu)}
-        far |= {self._record.far[str(r.index)] for r in self.sessions.ranks if r.is_far and r.alive}
-        return [self._record.nodes[at]["name"] for at in sorted(far)]
+        """The other nodes that have processes of the attempt."""
+        far = (r for r in self.sessions.ranks if isinstance(r, FarRank) and r.alive)
+        return sorted({rank.node for rank in far})
 
     async def open_to(self, gpus: Iterable[int]) -> None:
         """Have the nodes of these GPUs ready, if there are any without the attempt's processes.
@@ -198,9 +199,9 @@ class Abroad:
         Raises AgentError.
         """
         at = {node_and_gpu(gpu)[0] for gpu in gpus if is_far(gpu)}
-        new = {self._record.nodes[each]["name"] for each in at}.difference(self.nodes)
-        if new:
-            await self.prepare([*self.nodes, *sorted(new)])
+        wanted = [self._record.nodes[each]["name"] for each in sorted(at)]
+        if not set(self.nodes).issuperset(wanted):
+            await self.prepare([*wanted, *(name for name in self.nodes if name not in wanted)])
 
     def rank(self, slot: int) -> FarRank:
         """The process of a slot that is on another node."""
@@ -304,9 +305,9 @@ class Abroad:
                 self._see(node, told)
             return
         if said == "unknown":
-            for rank in self.sessions.ranks:
-                if isinstance(rank, FarRank) and rank.node == node:
-                    rank.has_ended(None)
+            for each in self.sessions.ranks:
+                if isinstance(each, FarRank) and each.node == node:
+                    each.has_ended(None)
             return
         if "slot" not in body:
             return

@@ -645,7 +645,7 @@ class Agent:
         """The places that a command means, by the nodes of the attempt's record."""
         record, nodes = attempt.record, message.get("nodes", [])
         if not nodes:
-            return message["gpus"]
+            return list(message["gpus"])
         names = [each["name"] for each in nodes]
         if names[0] != self.node:
             raise AgentError(f"node {names[0]} would have the attempt, and this is {self.node}")
@@ -852,7 +852,7 @@ class Agent:
         found: dict[int, dict[str, Any]] = dict(zip((s for s, _ in own), here, strict=True))
         for slot, gpu in zip(slots, gpus, strict=True):
             if slot not in found:
-                fields = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "step": step, "cpus": []}
+                fields: Message = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "step": step, "cpus": []}
                 found[slot] = fields | {"generation": record.generation}
         return [found[slot] for slot in slots]
 

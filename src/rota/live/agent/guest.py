@@ -109,8 +109,8 @@ class Guest:
             body = await self._words.get()
             try:
                 await self._obey(body)
-            except (KeyError, TypeError, ValueError, OSError) as error:
-                log.warning("a word about job %s is passed over: %r", self.record.job_id, error)
+            except Exception:  # the words after it count all the same
+                log.exception("a word about job %s is passed over", self.record.job_id)
 
     async def _obey(self, body: Message) -> None:
         what = body["do"]
@@ -141,7 +141,9 @@ class Guest:
     async def _answer(self, said: str, work: Awaitable[Message], **fields: Any) -> None:
         try:
             told = await work
-        except (AgentError, OSError, ValueError) as error:
+        except Exception as error:  # any error must be reported
+            if not isinstance(error, AgentError):
+                log.exception("job %s: %s", self.record.job_id, said)
             told = {"error": str(error)}
         self._tell({"said": said, **fields, **told})
 
