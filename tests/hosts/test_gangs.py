@@ -1,16 +1,50 @@
-"""Gangs over several machines: launched, suspended, resized, and lost as on one."""
+"""Gangs over several machines: launched, suspended, resized, and lost as on one.
 
+The policy does as a file says: which job has which GPUs of which nodes.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
 import pytest
-from tests.process.conftest import until
+import torch
+from tests.process.conftest import SCRIPTS, all_are_at, until
+from tests.process.states import differences, outcome
 
+from support import hosts
+
+from .conftest import Lab
+
+PLACED = """
+import json, os, pathlib
+from rota.model.allocation import Allocation
+from rota.model.plan import Plan
+from rota.policy.base import Policy
+
+class Placed(Policy):
+    name = "placed"
+    preemptive = resizes = True
+
+    def decide(self, view):
+        wanted = json.loads(pathlib.Path(os.environ["PLACES"]).read_text())
+        nodes = {node.name: index for index, node in enumerate(view.nodes) if node.alive}
+        changes = {}
+        for row in view.active:
+            told = wanted.get(view.spec[row].job_id, {})
+            parts = sorted((nodes[n], sum(1 << g for g in gpus)) for n, gpus in told.items())
+            target = Allocation(tuple(parts)) if parts else None
+            if target != view.target[row]:
+                changes[row] = target
+        return Plan(changes, {}, {}, wake_at_s=view.now_s + 0.1)
+"""
 DDP = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 print("rank", rank, "of", world, "on", os.environ["ROTA_NODE"], flush=True)
-total = torch.tensor([float(rank)])
 while True:
-    dist.all_reduce(total)
     over = torch.tensor([float(os.path.exists("gate"))])
     dist.all_reduce(over, dist.ReduceOp.MIN)
     if over.item():
@@ -20,30 +54,133 @@ print("over", flush=True)
 """
 
 
-@pytest.fixture
-def trio(lab):
-    """Three machines that have joined, of two GPUs each, while the controller's takes no job."""
-    machines = {name: lab.join(name, gpus=2) for name in ("a", "b", "c")}
-    (own,) = {node["name"] for node in lab.client.nodes()} - machines.keys()
-    lab.client.cordon(own)
-    yield machines
+class Placing(Lab):
+    """A cluster whose jobs are where the test puts them."""
+
+    def __init__(self, lan: hosts.Lan, base: Path) -> None:
+        super().__init__(lan, base)
+        self.base, self._places, self._told = base, base / "places.json", {}
+        package = base / "package"
+        (package / "placed-1.dist-info").mkdir(parents=True)
+        (package / "placed.py").write_text(PLACED)
+        (package / "placed-1.dist-info/METADATA").write_text("Name: placed\nVersion: 1\n")
+        points = "[rota.policies]\nplaced = placed:Placed\n"
+        (package / "placed-1.dist-info/entry_points.txt").write_text(points)
+        self.head.more = {"PYTHONPATH": str(package), "PLACES": str(self._places)}
+        self._tell()
+
+    def place(self, job: str, **gpus: list[int]) -> None:
+        """Let a job have these GPUs, by node; none if it is to wait."""
+        self._told[job] = gpus
+        self._tell()
+
+    def _tell(self) -> None:
+        draft = self._places.with_suffix(".new")
+        draft.write_text(json.dumps(self._told))
+        draft.replace(self._places)
+
+    def has(self, job: str, **gpus: list[int]) -> None:
+        """Place a job, and wait until it runs there."""
+        self.place(job, **gpus)
+        wanted = [{"node": node, "gpus": each} for node, each in sorted(gpus.items())]
+
+        def is_there() -> bool:
+            now = self.client.job(job)
+            return now["state"] == "RUNNING" and now["gpus"] == wanted
+
+        until(is_there, f"job {job} is on {gpus}")
+
+    def is_in(self, job: str, state: str) -> None:
+        until(lambda: self.client.job(job)["state"] == state, f"job {job} is {state}")
+
+    def logs(self, job: str, **which) -> str:
+        return "".join(self.client.logs(job, **which))
 
 
-def test_a_plain_gang_trains_on_all(lab, trio, base):
-    (base / "ddp.py").write_text(DDP)
-    (base / "gate").unlink(missing_ok=True)
-    fields = {"run": "python ddp.py", "workdir": str(base), "resources": {"gpus": 6}}
-    job = lab.client.submit(fields)["id"]
-    until(lambda: lab.client.job(job)["state"] == "RUNNING", f"it runs: {lab.client.job(job)}")
-    (base / "gate").touch()
-    until(lambda: lab.client.job(job)["state"] == "SUCCEEDED", "it ends")
-    print("".join(lab.client.logs(job)))
+class Training:
+    """A training whose state is known to the bit; it waits in the steps that are gates."""
+
+    def __init__(self, lab: Placing, *words: object, most: int = 4, name: str = "out") -> None:
+        self.lab, self.out = lab, lab.base / name
+        self.out.mkdir()
+        run = " ".join(map(str, ["python", SCRIPTS / "elastic.py", "--out", self.out, *words]))
+        fields = {"run": run, "workdir": str(lab.base), "env": {"ROTA_GROUP_TIMEOUT_S": "20"}}
+        fields["resources"] = {"min_gpus": 1, "gpus": 1, "max_gpus": most}
+        self.id = lab.client.submit(fields)["id"]
+
+    def until_at(self, gate: int) -> None:
+        until(lambda: all_are_at(self.out, gate), f"step {gate}: {self.lab.client.job(self.id)}")
+
+    def opens(self, gate: int) -> None:
+        (self.out / f"go{gate}").touch()
+
+    def ends(self) -> dict:
+        self.lab.is_in(self.id, "SUCCEEDED")
+        return outcome(torch.load(self.out / "end.pt", weights_only=False))
 
 
-def training(lab, base, gpus, *words, **fields):
-    """A training whose state is known to the bit: its id, and where it writes."""
-    out = base / f"out{len(list(base.glob('out*')))}"
-    out.mkdir()
-    run = " ".join(map(str, ["python", SCRIPTS / "elastic.py", out, *words]))
-    resources = {"gpus": gpus} if isinstance(gpus, int) else {"min_gpus": gpus[0], "gpus": gpus[1]}
-    return lab.client.submit({"run": run, "workdir": str(base), "resources": resources} | fields)["id"], out
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory) -> Iterator[Placing]:
+    """Three machines that have joined, of two GPUs each, and one of the controller's own."""
+    if reason := hosts.why_none():
+        pytest.skip(reason)
+    base = tmp_path_factory.mktemp("trio")
+    (base / "head").mkdir()
+    with hosts.lan() as lan:
+        lab = Placing(lan, base)
+        try:
+            lab.up("--policy", "placed")
+            lab.machines = {name: lab.join(name, gpus=2) for name in ("a", "b", "c")}
+            yield lab
+        finally:
+            lab.close()
+
+
+def test_a_plain_gang_trains_on_all_and_is_stopped_meanwhile(trio):
+    (trio.base / "ddp.py").write_text(DDP)
+    fields = {"run": "python ddp.py", "workdir": str(trio.base), "resources": {"gpus": 6}}
+    job = trio.client.submit(fields)["id"]
+    trio.has(job, a=[0, 1], b=[0, 1], c=[0, 1])
+    until(lambda: "of 6" in trio.logs(job, rank=5), "all have met")
+    for node, ranks in {"a": (0, 1), "b": (2, 3), "c": (4, 5)}.items():
+        for rank in ranks:
+            assert f"rank {rank} of 6 on {node}\n" in trio.logs(job, rank=rank)
+    trio.place(job)
+    trio.is_in(job, "SUSPENDED")
+    for machine in trio.machines.values():
+        found = machine.host.processes("rota.train.zygote")  # its workers go by its name
+        assert sum(each.status() == psutil.STATUS_STOPPED for each in found) == 2
+    trio.has(job, a=[0, 1], b=[0, 1], c=[0, 1])
+    (trio.base / "gate").touch()
+    trio.is_in(job, "SUCCEEDED")
+    assert trio.client.job(job)["attempt"] == 1
+
+
+def test_a_training_is_suspended_moved_shrunk_and_grown_and_ends_with_the_same_bits(trio):
+    alone = Training(trio, name="alone")
+    trio.has(alone.id, c=[1])
+    undisturbed = alone.ends()
+    words = [word for gate in (1, 3, 5, 7, 9) for word in ("--gate", gate)]
+    job = Training(trio, *words)
+    trio.place(job.id, a=[0], b=[0])
+    job.until_at(1)
+    trio.place(job.id)
+    job.opens(1)
+    trio.is_in(job.id, "SUSPENDED")
+    trio.has(job.id, a=[0], b=[0])
+    job.until_at(3)
+    trio.place(job.id, a=[0], c=[0])  # it moves off b
+    job.opens(3)
+    trio.has(job.id, a=[0], c=[0])
+    job.until_at(5)
+    trio.place(job.id, a=[0])
+    job.opens(5)
+    trio.has(job.id, a=[0])
+    job.until_at(7)
+    trio.place(job.id, a=[0, 1], b=[0, 1])
+    job.opens(7)
+    trio.has(job.id, a=[0, 1], b=[0, 1])
+    job.until_at(9)
+    job.opens(9)
+    assert not differences(job.ends(), undisturbed)
+    assert trio.client.job(job.id)["attempt"] == 1

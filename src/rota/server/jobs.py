@@ -261,8 +261,15 @@ async def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
         found = await controller.files.ranks(row, state.attempt[row], RANKS_PATIENCE_S)
     except AgentAwayError:
         return []
+    node = controller.record.node_of(row, state.attempt[row])
     return [
-        {"rank": rank, "process": each.process, "pid": each.pid, "gpu": each.gpu}
+        {
+            "rank": rank,
+            "process": each.process,
+            "pid": each.pid,
+            "gpu": each.gpu,
+            "node": each.node or node,
+        }
         for rank, each in enumerate(found)
     ]
 

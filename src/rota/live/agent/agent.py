@@ -852,8 +852,8 @@ class Agent:
         found: dict[int, dict[str, Any]] = dict(zip((s for s, _ in own), here, strict=True))
         for slot, gpu in zip(slots, gpus, strict=True):
             if slot not in found:
-                fields: Message = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "step": step, "cpus": []}
-                found[slot] = fields | {"generation": record.generation}
+                fields: Message = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "cpus": []}
+                found[slot] = fields | {"step": step, "generation": record.generation}
         return [found[slot] for slot in slots]
 
     def _memory_left(self, record: Record) -> int | None:

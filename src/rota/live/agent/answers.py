@@ -54,7 +54,7 @@ async def find(folder: Folder, node: str, question: Question) -> Found:
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         found = await asyncio.to_thread(look_up, folder, node, question)
-        is_news = not isinstance(found, Output) or found.text or found.complete
+        is_news = not isinstance(found, Output) or found.text or found.complete or found.node
         if is_news or asyncio.get_running_loop().time() >= deadline:
             return found
         await asyncio.sleep(LOOK_AGAIN_S)
@@ -106,7 +106,8 @@ def _checkpoints(path: Path) -> CheckpointFolder:
 def _ranks(ranks: Ranks | None) -> RankList:
     if ranks is None:
         return RankList([])
-    told = zip(ranks.members, ranks.pids, ranks.gpus, strict=False)
+    nodes = [ranks.elsewhere.get(process, "") for process in ranks.members]
+    told = zip(ranks.members, ranks.pids, ranks.gpus, nodes, strict=False)
     return RankList([RankProcess(*each) for each in told])
 
 
@@ -135,6 +136,16 @@ def _output(attempt: Path, asked: AskOutput) -> Output:
     ranks = read_ranks(attempt)
     process, following, rank = _process(ranks, asked)
     over = asked.over or following is not None
+    if ranks is not None and process in ranks.elsewhere:
+        return Output(
+            process=process,
+            next_process=following,
+            rank=rank,
+            offset=asked.offset,
+            next_offset=asked.offset,
+            complete=over,
+            node=ranks.elsewhere[process],
+        )
     log = attempt / f"rank{process}.log"
     start = asked.offset if asked.tail is None else tail_offset(log, asked.tail)
     times = read_times(log) if asked.times or asked.since_s is not None else None

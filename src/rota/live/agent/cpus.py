@@ -21,6 +21,7 @@ from rota.live.agent.host import usable_memory_gb, usable_millicores
 from rota.live.agent.launching import Place, whole_cores
 from rota.live.agent.record import Record
 from rota.live.agent.world import World
+from rota.live.wire.places import here
 
 AFFINITY, NOT_HELD = "affinity", "not held"
 LOOK_EVERY_S = 0.5
@@ -178,7 +179,7 @@ class Cpus:
     def _apply(self, attempt: Attempt, *, unbind: bool) -> None:
         record, group = attempt.record, group_of(attempt.record)
         if record.millicores is None:  # as it would have been started without a limit
-            cores = self._devices.cores_of(record.own_gpus) or self._cores
+            cores = self._devices.cores_of(here(record.gpus)) or self._cores
             if self._groups is None or self._devices.kind == "cpu":
                 self._bind(attempt, cores)
         if self._groups is not None:

@@ -328,7 +328,7 @@ class Elastic:
     def _park(self, slots: Iterable[int]) -> None:
         """Let ranks that have left stand by, to be the first to come back."""
         for slot in slots:
-            if slot in self._replaced or self._attempt.ranks[slot].is_far:
+            if slot in self._replaced or isinstance(self._attempt.ranks[slot], FarRank):
                 self._dismiss([slot])
                 continue
             self._send(slot, {"type": "park"})

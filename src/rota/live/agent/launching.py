@@ -27,7 +27,7 @@ from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
 from rota.live.agent.workdir import workdir_of
 from rota.live.wire import Message, clock, island
 from rota.live.wire.lease import lease_file
-from rota.live.wire.places import node_and_gpu
+from rota.live.wire.places import here, node_and_gpu
 from rota.model.job import MAX_SLOWDOWN
 from rota.share.mps import mps_environment
 
@@ -103,9 +103,12 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
 def look_at_script(record: Record, folder: Path | None, devices: Devices) -> None:
     """Find out from the job's script, in ``folder``, which GPUs its processes can be on."""
     # A launcher takes all the GPUs that it sees, whatever its script uses.
-    one_each, gpus = record.program["processes"] == "gpu" or len(record.gpus) == 1, record.own_gpus
+    one_each, gpus = (
+        record.program["processes"] == "gpu" or len(record.gpus) == 1,
+        here(record.gpus),
+    )
     cooperative = one_each and folder is not None and uses_library(record.program["run"], folder)
-    record.visible = visible_gpus(gpus, devices, everything=cooperative)
+    record.visible = visible_gpus(here(record.gpus), devices, everything=cooperative)
     record.movable = devices.kind == "cpu" or cooperative
 
 
@@ -220,7 +223,7 @@ def _environment(
         "ROTA_NODE": node_name(folder),
         "ROTA_NODE_RANK": "0",
         "ROTA_NUM_NODES": "1",
-        "ROTA_GPUS_PER_NODE": str(len(record.own_gpus)),
+        "ROTA_GPUS_PER_NODE": str(len(here(record.gpus))),
         "ROTA_MASTER_ADDR": "127.0.0.1",
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),

@@ -15,6 +15,7 @@ from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
 from rota.live.agent.processes import TICKS, descendants
 from rota.live.agent.states import State
 from rota.live.wire import clock
+from rota.live.wire.places import here
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -109,7 +110,7 @@ class Meter:
         found: dict[int, list[Attempt]] = {}
         for attempt in self._attempts():
             if attempt.state == State.RUNNING:
-                for gpu in attempt.record.own_gpus:
+                for gpu in here(attempt.record.gpus):
                     found.setdefault(gpu, []).append(attempt)
         return found
 
@@ -121,7 +122,7 @@ class Meter:
             seen[key] = self._seen.get(key) or Seen()
             roots = [*(rank.shim for rank in attempt.members), *attempt.worker_pids]
             pids = {pid for root in roots for pid in descendants(root)}
-            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.own_gpus}
+            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in here(attempt.record.gpus)}
             sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
             _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)
         for attempt in self._attempts():  # waiting attempts keep the memory they took

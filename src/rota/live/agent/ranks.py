@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.errors import NotFoundError
+from rota.live.wire.places import node_and_gpu
 
 ENDED = "ended.json"
 RECORDS = ("attempt.json", ENDED)  # of an attempt that is under way, or whose end is known
@@ -24,6 +25,7 @@ class Ranks(NamedTuple):
     num_processes: int
     failed: int | None
     pids: list[int | None]  # of the members
+    elsewhere: dict[int, str]  # the nodes of processes that are not on this one
 
     def outputs(self, job_id: str, rank: int | None) -> list[int]:
         """The processes whose outputs, in this order, are that of a rank. Raises NotFoundError.
@@ -66,7 +68,7 @@ def read_ranks(folder: Path) -> Ranks | None:
     for name in RECORDS:
         try:
             return _ranks(json.loads((folder / name).read_text()), folder)
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+        except (OSError, ValueError, LookupError, TypeError):  # there is none, or it is damaged
             continue
     return None
 
@@ -76,7 +78,10 @@ def _ranks(record: dict[str, Any], folder: Path) -> Ranks:
     leaders = record.get("leaders") or members[:1] or [0]
     pids = [_pid(folder / _pid_file(record, process)) for process in members]
     failed = record.get("failed")
-    return Ranks(members, record["gpus"], leaders, record["slots"], failed, pids)
+    nodes, far = record.get("nodes", []), record.get("far", {})
+    elsewhere = {int(process): nodes[at]["name"] for process, at in far.items()}
+    gpus = [node_and_gpu(place)[1] for place in record["gpus"]]
+    return Ranks(members, gpus, leaders, record["slots"], failed, pids, elsewhere)
 
 
 def _pid_file(record: dict[str, Any], process: int) -> str:

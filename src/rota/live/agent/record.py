@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from rota.live.agent.method import STOP, Method
-from rota.live.wire.places import is_far
 from rota.model.job import MAX_SLOWDOWN
 
 VERSION = 1  # of the fields and what they mean
@@ -96,11 +95,6 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     address: str = ""  # of a guest: this node's, for others
     killed: str | None = None  # why the controller had its processes killed
     failed: int | None = None  # the process whose error ended the job
-
-    @property
-    def own_gpus(self) -> list[int]:
-        """The GPUs of this node."""
-        return [gpu for gpu in self.gpus if not is_far(gpu)]
 
 
 def record_from(raw: object) -> Record:

@@ -1,5 +1,7 @@
 """Files of jobs on the nodes, read and removed by the agents there: outputs, ranks, checkpoints."""
 
+from msgspec.structs import replace
+
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.live.controller.clock import local_time
 from rota.live.controller.log_copies import LogCopies
@@ -102,10 +104,20 @@ class JobFiles:
             started=self._record.has_started(row, attempt),
             wait_s=wait_s,
         )
-        copied = self._copies.has(row, attempt)
+        copied = self._copies.has(row, attempt, node)
         found = await self._found_at(node, question, PATIENCE_S + wait_s, copied=copied)
         assert isinstance(found, Output)
-        return found
+        return await self._output_elsewhere(row, question, found) if found.node else found
+
+    async def _output_elsewhere(self, row: int, question: AskOutput, found: Output) -> Output:
+        """The output of a process of a gang that is not on the node of the gang's agent."""
+        node = found.node
+        over = question.over or found.next_process is not None
+        asked = replace(question, node=node, rank=None, process=found.process, over=over)
+        copied = self._copies.has(row, question.attempt, node)
+        there = await self._found_at(node, asked, PATIENCE_S + question.wait_s, copied=copied)
+        assert isinstance(there, Output)
+        return replace(there, next_process=found.next_process, rank=found.rank)
 
     async def ranks(
         self, row: int, attempt: int, patience_s: float = PATIENCE_S
@@ -116,7 +128,7 @@ class JobFiles:
             return []
         job_id = self._record.state.spec[row].job_id
         question = AskRanks(node=node, job_id=job_id, attempt=attempt)
-        copied = self._copies.has(row, attempt)
+        copied = self._copies.has(row, attempt, node)
         found = await self._found_at(node, question, patience_s, copied=copied)
         assert isinstance(found, RankList)
         return found.ranks
@@ -138,10 +150,10 @@ class JobFiles:
         """
         record, num_bytes, afar = self._record, 0, self._members.names
         attempts = range(record.state.attempt[row], 0, -1)
-        nodes = [record.node_of(row, attempt) for attempt in attempts]
+        nodes = [node for attempt in attempts for node in record.nodes_of(row, attempt)]
         if record.state.migrations[row]:  # copies of checkpoints are where it was on its way
             nodes += [node for node in record.outboxes.queues if node in afar]
-        for node in dict.fromkeys(node for node in nodes if node is not None):
+        for node in dict.fromkeys(nodes):
             question = Clean(
                 node=node,
                 job_id=record.state.spec[row].job_id,
@@ -149,7 +161,7 @@ class JobFiles:
                 checkpoints=not keeps_checkpoints and (node == nodes[0] or node in afar),
                 dry_run=dry_run,
             )
-            copied = any(self._copies.has(row, attempt) for attempt in attempts)
+            copied = any(self._copies.has(row, attempt, node) for attempt in attempts)
             asked = [node] if node in self._provider.names else []
             for other in asked if asked and not copied else self._those_before(asked):
                 found = await self._questions.ask(other, question, CLEANING_PATIENCE_S)

@@ -50,10 +50,10 @@ class LogCopies:
         state.observers.append(self._note)
         questions.on_arrival = lambda node: self._kick.set()
 
-    def has(self, row: int, attempt: int) -> bool:
-        """True if there is a copy of an attempt."""
-        node, job_id = self._record.node_of(row, attempt), self._record.state.spec[row].job_id
-        return node is not None and self._folder(node, job_id).joinpath(str(attempt)).is_dir()
+    def has(self, row: int, attempt: int, node: str) -> bool:
+        """True if there is a copy of what an attempt has left on a node."""
+        job_id = self._record.state.spec[row].job_id
+        return self._folder(node, job_id).joinpath(str(attempt)).is_dir()
 
     def missing(self) -> list[Attempt]:
         """The attempts that have yet to be copied: their rows, and their numbers."""
@@ -74,13 +74,13 @@ class LogCopies:
             self._add(event.row, self._record.state.attempt[event.row])
 
     def _add(self, row: int, attempt: int) -> None:
-        node = self._record.node_of(row, attempt)
-        if node in self._members.names and not self._is_needless(row, attempt):
-            self._missing.setdefault(node, {})[row, attempt] = None
-            self._kick.set()
+        for node in self._record.nodes_of(row, attempt):
+            if node in self._members.names and not self._is_needless(row, attempt, node):
+                self._missing.setdefault(node, {})[row, attempt] = None
+                self._kick.set()
 
-    def _is_needless(self, row: int, attempt: int) -> bool:
-        return row in self._record.state.cleaned or self.has(row, attempt)
+    def _is_needless(self, row: int, attempt: int, node: str) -> bool:
+        return row in self._record.state.cleaned or self.has(row, attempt, node)
 
     def _folder(self, node: str, job_id: str) -> Path:
         return self._record.folder.copies(node, job_id)
@@ -89,7 +89,8 @@ class LogCopies:
         """Copy one attempt; True if that is not to be tried again."""
         job_id = self._record.state.spec[row].job_id
         try:
-            if not (self._is_needless(row, attempt) or disk_of(self._record.folder.path).is_low):
+            needless = self._is_needless(row, attempt, node)
+            if not (needless or disk_of(self._record.folder.path).is_low):
                 await self._copy(node, job_id, attempt)
             return True
         except AgentAwayError:

@@ -15,7 +15,7 @@ from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.recovery import losses_after, places_of
 from rota.live.controller.sweep_record import Searches
 from rota.live.wire import Message
-from rota.model.commands import Launch
+from rota.model.commands import Command, Launch, Resize
 from rota.model.events import (
     AttemptLost,
     CommandSent,
@@ -93,6 +93,7 @@ class Record:
         self.being_cleaned: Counter[int] = Counter()  # by row: requests to remove its files
         self.outboxes = Outboxes()
         self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
+        self._spread: dict[tuple[int, int], dict[str, None]] = {}  # (row, attempt) -> nodes
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
         self.hosts: dict[str, Host] = {}  # by node: as its agent last said hello
@@ -141,6 +142,7 @@ class Record:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
         elif isinstance(event, CommandSent):
             command = event.command
+            self._note_spread(command)
             if isinstance(command, Launch):
                 node = self.state.nodes[command.allocation.nodes()[0]].name
                 self._launched[command.row, command.attempt] = event.at_s, node
@@ -250,6 +252,18 @@ class Record:
     def reach(self, node: str) -> str:
         """The address at which processes of other nodes find those of this one; "" for none."""
         return self.hosts[node].reach
+
+    def nodes_of(self, row: int, attempt: int) -> list[str]:
+        """The nodes where an attempt has left something, that of its agent first."""
+        first = self.node_of(row, attempt)
+        others = self._spread.get((row, attempt), {})
+        return [] if first is None else [first, *(node for node in others if node != first)]
+
+    def _note_spread(self, command: Command) -> None:
+        """Note the nodes that an attempt is to be on, if it has several."""
+        if isinstance(command, Launch | Resize) and len(command.allocation.parts) > 1:
+            known = self._spread.setdefault((command.row, command.attempt), {})
+            known |= {self.state.nodes[index].name: None for index in command.allocation.nodes()}
 
     def has_started(self, row: int, attempt: int) -> bool:
         """True if the processes of an attempt have run."""

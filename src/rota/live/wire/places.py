@@ -25,6 +25,11 @@ def is_far(place: int) -> bool:
     return place >= STRIDE
 
 
+def here(places: Iterable[int]) -> list[int]:
+    """The GPUs of the first node among these places."""
+    return [place for place in places if not is_far(place)]
+
+
 def renamed(places: Iterable[int], names: Sequence[str], others: Sequence[str]) -> list[int]:
     """The places by positions among ``others``, which were told by positions among ``names``."""
     found = []

@@ -110,7 +110,8 @@ class Output(Struct, kw_only=True, tag_field="type", tag="output"):
 
     ``rank`` is what the process has, or had at the end. ``next_process`` has the rank after it.
     ``complete``: nothing will ever follow ``next_offset``. ``times`` are those of all lines in the
-    text, of which the first may have begun before it; None if they were not asked for or kept.
+    text, of which the first may have begun before it; None if they were not asked for or kept. If
+    ``node`` is another node, the output is there, and all else but the process is yet to be asked.
     """
 
     process: Number
@@ -122,14 +123,19 @@ class Output(Struct, kw_only=True, tag_field="type", tag="output"):
     size: Number = 0
     complete: bool
     times: list[LinesAt] | None = None
+    node: str = ""
 
 
 class RankProcess(Struct):
-    """The process of a rank: its number in order of start, its pid on the node, its GPU."""
+    """The process of a rank: its number in order of start, its pid on the node, its GPU.
+
+    ``node`` is "" for the node that is asked.
+    """
 
     process: Number
     pid: Number | None
     gpu: Number
+    node: str = ""
 
 
 class RankList(Struct, tag_field="type", tag="ranks"):
