@@ -149,10 +149,15 @@ class Lab:
 
         Its programs have ``more`` environment variables.
         """
+        machine = self.begin_to_join(name, gpus, **more)
+        self.until_connected(name, machine)
+        return machine
+
+    def begin_to_join(self, name: str, gpus: int = 2, **more: str) -> Machine:
+        """The same, which returns at once."""
         machine = self.machine(name)
         machine.more = more
         machine.run(*self.line(), "--gpus", str(gpus))
-        self.until_connected(name, machine)
         return machine
 
     def until_connected(self, name: str, machine: Machine) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.process.conftest import SCRIPTS, all_are_at, until
+from tests.process.conftest import SCRIPTS, until
 from tests.process.states import differences, outcome
 
 from support import hosts
@@ -98,23 +98,37 @@ class Placing(Lab):
 
 
 class Training:
-    """A training whose state is known to the bit; it waits in the steps that are gates."""
+    """A training whose state is known to the bit; it goes on until it is told its last step."""
 
-    def __init__(self, lab: Placing, *words: object, most: int = 4, name: str = "out") -> None:
+    def __init__(self, lab: Placing, name: str, **gpus: list[int]) -> None:
         self.lab, self.out = lab, lab.base / name
         self.out.mkdir()
-        run = " ".join(map(str, ["python", SCRIPTS / "elastic.py", "--out", self.out, *words]))
-        fields = {"run": run, "workdir": str(lab.base), "env": {"ROTA_GROUP_TIMEOUT_S": "20"}}
-        fields["resources"] = {"min_gpus": 1, "gpus": 1, "max_gpus": most}
-        self.id = lab.client.submit(fields)["id"]
+        words = ["--out", self.out, "--steps", 1_000_000, "--cores", 1, "--piece-s", 0.02]
+        run = " ".join(map(str, ["python", SCRIPTS / "elastic.py", *words]))
+        self.id = lab.client.submit(
+            {"run": run, "workdir": str(lab.base), "resources": {"gpus": "1..4"}}
+        )["id"]
+        self.has(**gpus)
 
-    def until_at(self, gate: int) -> None:
-        until(lambda: all_are_at(self.out, gate), f"step {gate}: {self.lab.client.job(self.id)}")
+    @property
+    def now(self) -> dict:
+        return self.lab.client.job(self.id)
 
-    def opens(self, gate: int) -> None:
-        (self.out / f"go{gate}").touch()
+    @property
+    def step(self) -> int:
+        return self.now["progress"].get("step", 0)
 
-    def ends(self) -> dict:
+    def has(self, **gpus: list[int]) -> None:
+        """Have it on these GPUs, and see that it trains there."""
+        self.lab.has(self.id, **gpus)
+        before = self.step
+        until(lambda: self.step > before + 2, f"it trains: {self.now}")
+
+    def ends(self, last: int) -> dict:
+        """What it has ended with after that step."""
+        draft = self.out / "finish.new"
+        draft.write_text(str(last))
+        draft.rename(self.out / "finish")
         self.lab.is_in(self.id, "SUCCEEDED")
         return outcome(torch.load(self.out / "end.pt", weights_only=False))
 
@@ -130,7 +144,9 @@ def trio(tmp_path_factory) -> Iterator[Placing]:
         lab = Placing(lan, base)
         try:
             lab.up("--policy", "placed")
-            lab.machines = {name: lab.join(name, gpus=2) for name in ("a", "b", "c")}
+            lab.machines = {name: lab.begin_to_join(name) for name in ("a", "b", "c")}
+            for name, machine in lab.machines.items():
+                lab.until_connected(name, machine)
             yield lab
         finally:
             lab.close()
@@ -157,30 +173,16 @@ def test_a_plain_gang_trains_on_all_and_is_stopped_meanwhile(trio):
 
 
 def test_a_training_is_suspended_moved_shrunk_and_grown_and_ends_with_the_same_bits(trio):
-    alone = Training(trio, name="alone")
-    trio.has(alone.id, c=[1])
-    undisturbed = alone.ends()
-    words = [word for gate in (1, 3, 5, 7, 9) for word in ("--gate", gate)]
-    job = Training(trio, *words)
-    trio.place(job.id, a=[0], b=[0])
-    job.until_at(1)
+    job = Training(trio, "disturbed", a=[0], b=[0])
     trio.place(job.id)
-    job.opens(1)
     trio.is_in(job.id, "SUSPENDED")
-    trio.has(job.id, a=[0], b=[0])
-    job.until_at(3)
-    trio.place(job.id, a=[0], c=[0])  # it moves off b
-    job.opens(3)
-    trio.has(job.id, a=[0], c=[0])
-    job.until_at(5)
-    trio.place(job.id, a=[0])
-    job.opens(5)
-    trio.has(job.id, a=[0])
-    job.until_at(7)
-    trio.place(job.id, a=[0, 1], b=[0, 1])
-    job.opens(7)
-    trio.has(job.id, a=[0, 1], b=[0, 1])
-    job.until_at(9)
-    job.opens(9)
-    assert not differences(job.ends(), undisturbed)
-    assert trio.client.job(job.id)["attempt"] == 1
+    job.has(a=[0], b=[0])
+    job.has(a=[0], c=[0])  # it moves off b
+    job.has(a=[0])
+    job.has(a=[0, 1], b=[0, 1])
+    last = job.step + 100
+    disturbed = job.ends(last)
+    assert job.now["attempt"] == 1
+    alone = Training(trio, "alone", c=[1])
+    assert not differences(disturbed, alone.ends(last))
+    assert alone.step < last + 100

@@ -185,6 +185,7 @@ class Abroad:
         self.sessions: Sessions
         self._ready: dict[str, asyncio.Future[Message]] = {}  # by node: its answer to "prepare"
         self._met: dict[str, asyncio.Future[Message]] = {}  # likewise, to "meet"
+        self._opening: list[str] = []  # nodes that are to have processes in a moment
         self._starting: dict[int, asyncio.Future[Message]] = {}  # by slot
 
     @property
@@ -193,6 +194,11 @@ class Abroad:
         far = (r for r in self.sessions.ranks if isinstance(r, FarRank) and r.alive)
         return sorted({rank.node for rank in far})
 
+    @property
+    def partners(self) -> set[str]:
+        """The other nodes that have processes, or are getting ready for some."""
+        return {*self.nodes, *self._ready, *self._met, *self._opening}
+
     async def open_to(self, gpus: Iterable[int]) -> None:
         """Have the nodes of these GPUs ready, if there are any without the attempt's processes.
 
@@ -200,6 +206,7 @@ class Abroad:
         """
         at = {node_and_gpu(gpu)[0] for gpu in gpus if is_far(gpu)}
         wanted = [self._record.nodes[each]["name"] for each in sorted(at)]
+        self._opening = wanted
         if not set(self.nodes).issuperset(wanted):
             await self.prepare([*wanted, *(name for name in self.nodes if name not in wanted)])
 

@@ -168,8 +168,7 @@ class Agent:
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._reach = ""  # the address at which other nodes find this one, if they do
-        life = f"{self._identity.agent}:{self._identity.start}"
-        self._post = Post(life, self._notify)
+        self._post = Post(self._notify)
         self._guests: dict[tuple[str, int], Guest] = {}  # of other nodes' agents
         self._moves = Moves(
             folder,
@@ -293,9 +292,10 @@ class Agent:
         """Ask how processes on other nodes are, and say again what their agents may not know."""
         while True:
             await asyncio.sleep(LOOK_S)
-            for attempt in self.attempts.values():
-                if attempt.ended is None:
+            for key, attempt in self.attempts.items():
+                if attempt.record.nodes and attempt.ended is None:
                     attempt.abroad.look()
+                    self._post.keep(key, attempt.abroad.partners)
             self._post.again()
 
     async def _adopt_island(self) -> None:
@@ -639,7 +639,7 @@ class Agent:
         if not self._guests[key].is_over:
             await self._guests[key].end()
             del self._guests[key]
-            self._post.close(key)
+            self._post.keep(key, [])
 
     def _places(self, attempt: Attempt, message: Message) -> list[int]:
         """The places that a command means, by the nodes of the attempt's record."""
@@ -876,7 +876,7 @@ class Agent:
         attempt = self.attempts.get((job_id, number))
         if attempt is not None and attempt.ended is not None:
             del self.attempts[job_id, number]
-            self._post.close((job_id, number))
+            self._post.keep((job_id, number), [])
             with contextlib.suppress(OSError):  # else the next agent finds it again
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
             if (own := attempt.folder / OWN).is_dir():

@@ -103,10 +103,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
 def look_at_script(record: Record, folder: Path | None, devices: Devices) -> None:
     """Find out from the job's script, in ``folder``, which GPUs its processes can be on."""
     # A launcher takes all the GPUs that it sees, whatever its script uses.
-    one_each, gpus = (
-        record.program["processes"] == "gpu" or len(record.gpus) == 1,
-        here(record.gpus),
-    )
+    one_each = record.program["processes"] == "gpu" or len(record.gpus) == 1
     cooperative = one_each and folder is not None and uses_library(record.program["run"], folder)
     record.visible = visible_gpus(here(record.gpus), devices, everything=cooperative)
     record.movable = devices.kind == "cpu" or cooperative

@@ -2,12 +2,13 @@
 
 A connection of either agent may break, and the controller may be away for a while. So words are
 numbered, for each attempt and other node, and are sent again until the other agent has confirmed
-them. An agent that has started anew knows nothing of earlier words: it has another ``life``, and
-both begin to count again. What that agent has lost has to be told by the one that tells words.
+them. An agent that has started anew, or had forgotten the attempt, knows nothing of earlier words:
+its channel has another ``life``, and both begin to count again.
 """
 
+import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from rota.errors import AgentError
@@ -19,7 +20,7 @@ Key = tuple[str, int]  # job id and attempt
 
 
 class Word(NamedTuple):
-    """What has come from another node. ``anew``: its agent has started since the last word."""
+    """What has come from another node. ``anew``: it counts from the beginning again."""
 
     node: str
     key: Key
@@ -35,14 +36,14 @@ class Channel:
         self.out: deque[Message] = deque()  # not confirmed
         self.first = 1  # the number of the first of these
         self.expected = 1
-        self.their_life = ""
+        self.life, self.their_life = secrets.token_hex(4), ""
 
 
 class Post:
-    """The channels of an agent with this ``life``. ``send`` gives the controller a message."""
+    """The channels of an agent. ``send`` gives the controller a message."""
 
-    def __init__(self, life: str, send: Callable[[Message], object]) -> None:
-        self._life, self._send = life, send
+    def __init__(self, send: Callable[[Message], object]) -> None:
+        self._send = send
         self._channels: dict[tuple[str, Key], Channel] = {}
 
     def tell(self, node: str, about: Message, body: Message) -> None:
@@ -76,7 +77,7 @@ class Post:
         anew = channel.their_life not in ("", life)
         if life != channel.their_life:
             channel.their_life, channel.expected, channel.first = life, 1, 1
-        if theirs == self._life:
+        if theirs == channel.life:
             while channel.out and channel.first <= confirmed:
                 channel.out.popleft()
                 channel.first += 1
@@ -89,9 +90,9 @@ class Post:
         key = (about["job_id"], about["attempt"])
         return Word(node, key, body if is_next else None, anew)
 
-    def close(self, key: Key) -> None:
-        """Forget the words about an attempt that is over."""
-        for each in [each for each in self._channels if each[1] == key]:
+    def keep(self, key: Key, nodes: Collection[str]) -> None:
+        """Forget the words about an attempt for and from all but these nodes."""
+        for each in [each for each in self._channels if each[1] == key and each[0] not in nodes]:
             del self._channels[each]
 
     def _channel(self, node: str, about: Message) -> Channel:
@@ -102,7 +103,7 @@ class Post:
 
     def _message(self, node: str, channel: Channel, at: int | None) -> Message:
         message: dict[str, Any] = {"type": "relay", "node": node, **channel.about}
-        message |= {"life": self._life, "number": 0, "body": None}
+        message |= {"life": channel.life, "number": 0, "body": None}
         message |= {"their": channel.their_life, "confirmed": channel.expected - 1}
         if at is not None:
             message |= {"number": channel.first + at, "body": channel.out[at]}
