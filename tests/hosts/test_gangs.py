@@ -17,6 +17,7 @@ from support import hosts
 
 from .conftest import Lab
 
+LEASE = "12"
 PLACED = """
 import json, os, pathlib
 from rota.model.allocation import Allocation
@@ -143,7 +144,7 @@ def trio(tmp_path_factory) -> Iterator[Placing]:
     with hosts.lan() as lan:
         lab = Placing(lan, base)
         try:
-            lab.up("--policy", "placed")
+            lab.up("--policy", "placed", "--lease", LEASE)
             lab.machines = {name: lab.begin_to_join(name) for name in ("a", "b", "c")}
             for name, machine in lab.machines.items():
                 lab.until_connected(name, machine)
@@ -186,3 +187,90 @@ def test_a_training_is_suspended_moved_shrunk_and_grown_and_ends_with_the_same_b
     alone = Training(trio, "alone", c=[1])
     assert not differences(disturbed, alone.ends(last))
     assert alone.step < last + 100
+
+
+def workers(machine) -> list[psutil.Process]:
+    """The processes of jobs there."""
+    found = machine.host.processes("rota.train.zygote")
+    return [each for each in found if not {each.pid} & {p.ppid() for p in found}]
+
+
+def test_it_goes_on_without_a_rank_that_is_killed_on_another_machine(trio):
+    job = Training(trio, "killed", a=[0], b=[0])
+    (rank,) = workers(trio.machines["b"])
+    trio.place(job.id, a=[0])  # else the policy would want the GPU back
+    rank.kill()
+    job.has(a=[0])
+    job.ends(job.step + 20)
+    assert (job.now["attempt"], job.now["lost_ranks"]) == (1, 1)
+
+
+def test_nobody_notices_that_agents_and_the_controller_are_killed(trio):
+    job = Training(trio, "unnoticed", a=[0], b=[0])
+    for name in ("b", "a"):
+        machine = trio.machines[name]
+        machine.end()
+        machine.run("agent")
+        trio.until_connected(name, machine)
+        job.has(a=[0], b=[0])
+    trio.head.end()
+    trio.up("--policy", "placed", "--lease", LEASE)
+    trio.place(job.id)
+    trio.is_in(job.id, "SUSPENDED")
+    job.has(a=[0], b=[0])
+    job.has(a=[0])
+    job.ends(job.step + 20)
+    assert (job.now["attempt"], job.now["lost_ranks"]) == (1, 0)
+
+
+def test_a_cable_that_is_cut_for_less_than_the_lease_harms_nobody(trio):
+    job = Training(trio, "cut", a=[0], b=[0])
+    with trio.machines["b"].host.cut():
+        until(lambda: trio.node("b")["unreachable"], "it is not heard")
+    until(lambda: not trio.node("b")["unreachable"], "it is heard again")
+    job.has(a=[0], b=[0])
+    job.ends(job.step + 20)
+    assert job.now["attempt"] == 1
+
+
+def test_one_that_loses_a_machine_starts_anew_once_and_leaves_nothing_behind(trio):
+    job = Training(trio, "lost", a=[0], b=[0])
+    with trio.machines["b"].host.cut():
+        until(lambda: job.now["attempt"] == 2 or job.now["state"] == "PENDING", "it is lost")
+        job.has(a=[1], c=[0])
+        until(lambda: len(workers(trio.machines["a"])) == 1, "the others of its gang have ended")
+        (stopped,) = workers(trio.machines["b"])
+        assert stopped.status() == psutil.STATUS_STOPPED
+    until(lambda: not workers(trio.machines["b"]), "what was stopped is killed")
+    job.ends(job.step + 20)
+    assert job.now["attempt"] == 2
+
+
+def test_one_whose_first_machine_is_lost_starts_anew_once(trio):
+    job = Training(trio, "first", a=[0], b=[0])
+    trio.place(job.id, b=[1], c=[0])
+    with trio.machines["a"].host.cut():
+        until(lambda: job.now["attempt"] == 2, "it is lost")
+        job.has(b=[1], c=[0])
+        until(lambda: len(workers(trio.machines["b"])) == 1, "the others of its gang have ended")
+    until(lambda: not workers(trio.machines["a"]), "what was stopped is killed")
+    job.ends(job.step + 20)
+    assert job.now["attempt"] == 2
+
+
+def test_a_launch_on_machines_that_do_not_reach_each_other_fails_and_says_which(trio):
+    with trio.machines["b"].host.alone():
+        fields = {"run": "true", "workdir": str(trio.base), "resources": {"gpus": 2}}
+        job = trio.client.submit(fields)["id"]
+        trio.place(job, a=[0], b=[0])
+
+        def told() -> str:
+            return next(
+                (e["line"] for e in trio.client.job(job)["story"] if "failed" in e["line"]), ""
+            )
+
+        line = until(told, "the launch fails")
+        assert "node a" in line and "node b at" in line
+        assert all(trio.node(name)["connected"] for name in ("a", "b"))
+        assert not workers(trio.machines["a"]) and not workers(trio.machines["b"])
+    trio.is_in(job, "SUCCEEDED")

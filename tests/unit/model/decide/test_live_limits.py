@@ -2,6 +2,7 @@ import pytest
 
 from rota.explain.why import explain
 from rota.model.allocation import Allocation, on_node
+from rota.model.commands import Resize
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.decide.live_limits import confine
@@ -15,7 +16,7 @@ from rota.model.events import (
     NodeJoined,
     WorkerRegistered,
 )
-from rota.model.job import JobState, Suspension
+from rota.model.job import Elastic, JobState, Program, Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -213,3 +214,82 @@ def test_no_policy_puts_a_job_on_other_types_whatever_else_happens(name):
                     state.apply(JobResumed(float(at_s), command.row))
     assert sum(state.first_start_s[row] >= 0 for row in range(5)) >= 2
     assert sum(state.first_start_s[row] >= 0 for row in range(5, 8)) >= 2
+
+
+IN_RANKS = Program(run="python train.py", workdir="/")
+
+
+def joined_state(*sizes, jobs=(), program=IN_RANKS, **more):
+    """The same of nodes that reach each other, and of jobs with one process per GPU."""
+    state = ClusterState()
+    for index, size in enumerate(sizes):
+        state.apply(NodeJoined(0.0, f"n{index}", size, "cpu", reach=f"10.0.0.{index}"))
+    for index, gpus in enumerate(jobs):
+        state.apply(JobSubmitted(0.0, job(f"j{index}", gpus, program=program, **more)))
+    return state
+
+
+def test_a_gang_may_be_on_nodes_that_reach_each_other():
+    state = joined_state(2, 2, jobs=(2, 3))
+    event = decided(state, Wants(j0=SPLIT))
+    assert event.allocations == {0: SPLIT}
+
+
+def test_a_gang_that_fits_no_node_gets_gpus_of_several_where_it_can():
+    wide = Allocation(((0, 0b11), (1, 0b11)))
+    state = joined_state(4, 2, 2, jobs=(1, 4))
+    event = decided(state, Wants(j0=on_node(0, 0b1), j1=Allocation(((1, 0b11), (2, 0b11)))))
+    assert event.allocations[1].num_gpus == 4
+    state = joined_state(2, 2, jobs=(4,))
+    state.apply(NodeJoined(0.0, "alone", 1, "cpu"))
+    event = decided(state, Wants(j0=Allocation(((0, 0b11), (1, 0b1), (2, 0b1)))))
+    assert event.allocations == {0: wide}
+
+
+@pytest.mark.parametrize("processes", ["node", "flow"])
+def test_what_shares_its_node_or_starts_its_own_processes_is_on_one(processes):
+    state = joined_state(2, 2, jobs=(3,), program=IN_RANKS._replace(processes=processes))
+    event = decided(state, Wants(j0=Allocation(((0, 0b11), (1, 0b1)))))
+    assert event.allocations == {}
+    assert event.reasons == {0: Reason.NEVER_FITS}
+
+
+def begun(state, place, *, resizable=False):
+    """The job of row 0 has begun there."""
+    decided(state, Wants(j0=place))
+    (launch,) = diff(state)
+    state.apply(CommandSent(1.0, launch))
+    state.apply(JobLaunched(1.0, 0, 1))
+    state.apply(WorkerRegistered(1.0, 0, Suspension.BOUNDARY, movable=False, resizable=resizable))
+    return state
+
+
+def test_a_suspended_gang_goes_on_on_all_of_its_gpus_alone():
+    state = begun(joined_state(2, 2, 2, jobs=(2,)), SPLIT)
+    decided(state, Wants(j0=None), 2.0)
+    (suspend,) = diff(state)
+    state.apply(CommandSent(2.0, suspend))
+    state.apply(JobSuspended(2.0, 0, 2.0))
+    event = decided(state, Wants(j0=Allocation(((1, 0b1), (2, 0b1)))), 3.0)
+    assert event.allocations == {0: SPLIT}
+
+
+ELASTIC = {"elastic": Elastic((1, 2, 3, 4))}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Allocation(((0, 0b1), (2, 0b1))), on_node(0, 0b1), Allocation(((0, 0b11), (1, 0b11)))],
+)
+def test_a_gang_is_resized_over_nodes_with_its_first_one_kept(target):
+    state = begun(joined_state(2, 2, 2, jobs=(2,), **ELASTIC), SPLIT, resizable=True)
+    event = decided(state, Wants(j0=target), 2.0)
+    assert event.allocations == {0: target}
+    (resize,) = diff(state)
+    assert isinstance(resize, Resize)
+
+
+def test_a_gang_does_not_leave_its_first_node_while_it_runs():
+    state = begun(joined_state(2, 2, 2, jobs=(2,), **ELASTIC), SPLIT, resizable=True)
+    event = decided(state, Wants(j0=Allocation(((1, 0b1), (2, 0b1)))), 2.0)
+    assert event.allocations in ({}, {0: None})
