@@ -22,7 +22,7 @@ from rota.live.wire.messages import from_worker
 from rota.live.wire.places import is_far, node_and_gpu
 
 PREPARE_S = 120.0  # for another node to have everything ready: a snapshot may have to be fetched
-START_S = 30.0  # for a process to be there
+START_S = 120.0  # for a process to be there
 LOOK_S = 0.5  # between two looks at the processes
 
 

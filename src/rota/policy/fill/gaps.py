@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rota.model.allocation import Allocation, indices
@@ -67,9 +67,16 @@ class Gaps:
                 found.append(self._gap(index, gpu, tuple(beside.get(gpu, ()))))
         return sorted(found, key=lambda gap: (-gap.share, gap.node, gap.gpus))
 
+    def _spans(self, rows: Iterable[int]) -> bool:
+        """True if one of the jobs is on several live nodes: its agent sees the steps of one alone."""
+        places = self._residents.place
+        return self._view.is_live and any(len(places[row].parts) > 1 for row in rows)
+
     def _gap(self, node: int, gpu: int, beside: tuple[int, ...]) -> Gap:
         if not beside:
             return Gap(node, (gpu,))
+        if self._spans(beside):
+            return Gap(node, (gpu,), beside, 0.0, True)
         planned = {row: uses[node, gpu] for row in beside if (uses := self._plan(row))}
         if planned:
             used = [planned[row] if row in planned else self._use(row) for row in beside]
