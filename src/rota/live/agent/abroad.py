@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rota.errors import AgentError
 from rota.live.agent.network import Meeting, reach
-from rota.live.agent.rank import Rank
+from rota.live.agent.rank import Rank, is_exit
 from rota.live.agent.record import Record
 from rota.live.wire import PULSE, Message
 from rota.live.wire.messages import from_worker
@@ -124,10 +124,11 @@ class FarRank(Rank):
         """Watch no more."""
         self._ended = None
 
-    def has_ended(self, told: dict[str, Any] | None) -> None:
+    def has_ended(self, told: Any) -> None:
         """Its agent tells that it has ended, and how, if that is known."""
         if self.alive:
-            self.exit, self.gone = told, told is None
+            self.exit = told if is_exit(told) else None
+            self.gone = self.exit is None
             if self._ended is not None:
                 self._ended()
 
@@ -268,11 +269,15 @@ class Abroad:
         self, asked: dict[str, asyncio.Future[Message]], what: str
     ) -> dict[str, Message]:
         try:
-            _, late = await asyncio.wait(asked.values(), timeout=PREPARE_S)
+            soon = asyncio.FIRST_EXCEPTION
+            done, late = await asyncio.wait(asked.values(), timeout=PREPARE_S, return_when=soon)
+            errors = [error for future in done if (error := future.exception()) is not None]
+            if errors:
+                raise errors[0]
             if late:
                 silent = next(node for node, future in asked.items() if future in late)
                 raise AgentError(f"node {silent} {what} within {PREPARE_S:.0f} s")
-            return {node: _checked(node, future.result()) for node, future in asked.items()}
+            return {node: future.result() for node, future in asked.items()}
         finally:
             asked.clear()
 
@@ -282,11 +287,12 @@ class Abroad:
         self.tell(rank.node, {"do": "start", "slot": rank.index, **request})
         try:
             async with asyncio.timeout(START_S):
-                _checked(rank.node, await told)
+                await told
         except TimeoutError:
             raise AgentError(f"node {rank.node} did not start its process in time") from None
         finally:
             self._starting.pop(rank.index, None)
+            self._opening = []
 
     # -- what other agents say -----------------------------------------------------------------
 
@@ -305,8 +311,8 @@ class Abroad:
         """A word of another node's agent. Raises AgentError, KeyError, TypeError, ValueError."""
         said = body["said"]
         for kind, asked in (("prepared", self._ready), ("met", self._met)):
-            if said == kind and node in asked and not asked[node].done():
-                asked[node].set_result(body)
+            if said == kind and node in asked:
+                _settle(asked[node], node, body)
         if said == "seen":
             for told in body["slots"]:
                 self._see(node, told)
@@ -323,8 +329,8 @@ class Abroad:
 
     def _hear_of(self, rank: FarRank, said: str, body: Message) -> None:
         if said == "started":
-            if (future := self._starting.get(rank.index)) is not None and not future.done():
-                future.set_result(body)
+            if (future := self._starting.get(rank.index)) is not None:
+                _settle(future, rank.node, body)
         elif said == "joined":
             hello = from_worker(body["line"].encode())
             self.sessions.joined(rank.index, Wire(rank), hello, int(body["session"]))
@@ -359,11 +365,13 @@ class Abroad:
                 path.write_bytes(PULSE.pack(phase, since_s, computed_s, samples))
 
 
-def _checked(node: str, told: Message) -> Message:
-    """The answer of a node. Raises AgentError if it is that it can't."""
-    if error := told.get("error"):
-        raise AgentError(f"node {node}: {error}")
-    return told
+def _settle(future: asyncio.Future[Message], node: str, told: Message) -> None:
+    """Take an answer of a node, or the error that it tells."""
+    if not future.done():
+        if error := told.get("error"):
+            future.set_exception(AgentError(f"node {node}: {error}"))
+        else:
+            future.set_result(told)
 
 
 def _to_nobody(node: str, body: Message, *, can_wait: bool = False) -> None:

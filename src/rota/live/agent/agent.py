@@ -152,7 +152,8 @@ class Agent:
         self._meter = Meter(devices, self.attempts.values)
         gpus = devices.ids if devices.kind == "cuda" else ()
         self._vitals = Vitals(gpus, self._meter.readings)
-        self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
+        self._guests: dict[tuple[str, int], Guest] = {}  # of other nodes' agents
+        self._logs = Logs(folder.node(node), self._printing, log_limit_bytes)
         memory_bytes = int(devices.memory_gb * 1e9) or HOST_BYTES // max(1, devices.num_gpus)
         self._island = IslandLink(
             folder.island(node),
@@ -169,7 +170,6 @@ class Agent:
         self._epoch = 0
         self._reach = ""  # the address at which other nodes find this one, if they do
         self._post = Post(self._notify)
-        self._guests: dict[tuple[str, int], Guest] = {}  # of other nodes' agents
         self._moves = Moves(
             folder,
             node,
@@ -465,6 +465,9 @@ class Agent:
             self._moves.heard(*unpack(frame))
         else:
             self._obey(decode(frame))
+
+    def _printing(self) -> list[Attempt | Guest]:
+        return [*self.attempts.values(), *self._guests.values()]
 
     def _is_busy(self) -> bool:
         alive = (attempt.ended is None for attempt in self.attempts.values())

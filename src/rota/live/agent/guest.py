@@ -63,6 +63,16 @@ class Guest:
         self._task = world.spawn(self._obey_all())
 
     @property
+    def ended(self) -> bool | None:
+        """None until it is over."""
+        return True if self.is_over else None
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """Its processes."""
+        return list(self._ranks.values())
+
+    @property
     def host(self) -> str:
         """The node whose agent has the attempt."""
         return self.record.host or ""

@@ -13,9 +13,9 @@ import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Protocol
 
 from rota.folder import Disk, disk_of
-from rota.live.agent.attempt import Attempt
 from rota.live.agent.line_times import TimeKeeper, leave_out
 from rota.live.agent.output import (
     ALIGNMENT,
@@ -25,6 +25,7 @@ from rota.live.agent.output import (
     left_out_of,
     take_ahead,
 )
+from rota.live.agent.rank import Rank
 
 LIMIT_BYTES = 1 << 30  # of all logs of a job on one node
 LEAST_LIMIT_BYTES = 4 * LEAST_BYTES
@@ -46,13 +47,23 @@ class _Log:
         self.ended_s: float | None = None
 
 
+class Printing(Protocol):
+    """What has processes that print; ``ended`` is None until it is over."""
+
+    @property
+    def ended(self) -> object | None: ...
+
+    @property
+    def ranks(self) -> list[Rank]: ...
+
+
 class Logs:
     """The logs of these attempts; those of one job may hold ``limit_bytes`` at most."""
 
     def __init__(
         self,
         folder: Path,
-        attempts: Callable[[], Collection[Attempt]],
+        attempts: Callable[[], Collection[Printing]],
         limit_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

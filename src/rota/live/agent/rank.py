@@ -183,7 +183,7 @@ class Rank:
             return
         with contextlib.suppress(OSError, ValueError, RecursionError), open(self._exit) as file:
             told = json.loads(file.read(MAX_EXIT_BYTES))
-            if _is_exit(told):
+            if is_exit(told):
                 self.exit, self.gone = told, False
 
     def watch(self, ended: Callable[[], object]) -> None:
@@ -231,7 +231,7 @@ class Rank:
         return dict(json.loads(text)) if text else {"shim": 0, "worker": 0}
 
 
-def _is_exit(told: Any) -> bool:
+def is_exit(told: Any) -> bool:
     """True if this is a shim's record of an exit."""
     if not isinstance(told, dict):
         return False

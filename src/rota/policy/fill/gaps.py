@@ -68,7 +68,7 @@ class Gaps:
         return sorted(found, key=lambda gap: (-gap.share, gap.node, gap.gpus))
 
     def _spans(self, rows: Iterable[int]) -> bool:
-        """True if one of the jobs is on several live nodes: its agent sees the steps of one alone."""
+        """True if one of the jobs is on several live nodes, whose agent sees the steps of one."""
         places = self._residents.place
         return self._view.is_live and any(len(places[row].parts) > 1 for row in rows)
 
