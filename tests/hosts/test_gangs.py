@@ -192,7 +192,11 @@ def test_a_training_is_suspended_moved_shrunk_and_grown_and_ends_with_the_same_b
 def workers(machine) -> list[psutil.Process]:
     """The processes of jobs there."""
     found = machine.host.processes("rota.train.zygote")
-    return [each for each in found if not {each.pid} & {p.ppid() for p in found}]
+    parents = [each.ppid() for each in found]
+    shims = {
+        e.pid for e, parent in zip(found, parents, strict=True) if parent in {f.pid for f in found}
+    }
+    return [e for e, parent in zip(found, parents, strict=True) if parent in shims]
 
 
 def test_it_goes_on_without_a_rank_that_is_killed_on_another_machine(trio):

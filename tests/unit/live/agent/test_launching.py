@@ -2,13 +2,21 @@ import os
 import socket
 import sys
 
+import msgspec
 import pytest
 
 from rota.errors import AgentError
 from rota.live.agent import launching
 from rota.live.agent.devices import Devices
-from rota.live.agent.launching import free_port, own_python, rank_requests, visible_gpus
+from rota.live.agent.launching import (
+    free_port,
+    gang_environments,
+    own_python,
+    rank_requests,
+    visible_gpus,
+)
 from rota.live.agent.record import VERSION, Record
+from rota.live.wire.places import place_of
 
 PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
 
@@ -159,3 +167,29 @@ def test_a_port_that_is_listened_at_on_any_address_is_not_chosen(monkeypatch):
 def test_where_the_kernel_gives_any_port_away_one_of_these_is_chosen(monkeypatch):
     monkeypatch.setattr(launching, "FIRST_PORT", first_of_kernel())
     assert free_port() >= first_of_kernel()
+
+
+def test_ranks_of_a_gang_are_numbered_by_node_and_told_where_they_meet():
+    nodes = [{"name": name, "address": f"10.0.0.{at}"} for at, name in enumerate("abc", 1)]
+    places = [0, 1, place_of(2, 3), place_of(2, 0)]
+    record = msgspec.structs.replace(RECORD, gpus=places, nodes=nodes, members=[0, 1, 2, 3])
+    told = gang_environments(record, [0, 1, 2, 3], places, None)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ROTA_NODE_RANK")
+    assert [tuple(told[slot][name] for name in names) for slot in range(4)] == [
+        ("0", "4", "0", "2", "0"),
+        ("1", "4", "1", "2", "0"),
+        ("2", "4", "0", "2", "1"),
+        ("3", "4", "1", "2", "1"),
+    ]
+    shared = {
+        (each["MASTER_ADDR"], each["MASTER_PORT"], each["ROTA_HOSTS"]) for each in told.values()
+    }
+    ((address, _, hosts),) = shared
+    assert (address, hosts) == ("10.0.0.1", "10.0.0.1,10.0.0.3")
+
+
+def test_newcomers_to_a_gang_are_numbered_after_its_members():
+    nodes = [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2"}]
+    record = msgspec.structs.replace(RECORD, nodes=nodes)
+    told = gang_environments(record, [5], [place_of(1, 0)], 40)
+    assert (told[5]["RANK"], told[5]["WORLD_SIZE"], told[5]["ROTA_NODE_RANK"]) == ("2", "3", "1")

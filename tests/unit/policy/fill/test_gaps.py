@@ -64,3 +64,17 @@ def test_a_plan_for_another_number_of_gpus_tells_nothing():
 def test_ranks_are_on_the_gpus_in_order_on_several_nodes_too():
     gaps = gaps_of(job("a", 3), nodes="1x2,1x1", planned=[(0, 0.1, 0.2, 0.3)])
     assert [share for _, (share, _) in sorted(gaps.items())] == [0.1, 0.2, 0.3]
+
+
+def test_a_live_gang_over_several_nodes_leaves_no_gap():
+    cluster = DrivenCluster(job("a", 6), job("b", 1), cluster="2x4")
+    cluster.settle()
+
+    def shares(*, is_live):
+        cluster.state.is_live = is_live
+        view, residents = View(cluster.state, cluster.now_s, None), Residents()
+        residents.follow(view, Plan({}, {}, {}), goes_on=False)
+        return [gap.share for gap in Gaps(view, residents).all()]
+
+    assert shares(is_live=False) == [1.0] + [PRIOR] * 7
+    assert shares(is_live=True) == [1.0, PRIOR] + [0.0] * 6
