@@ -72,12 +72,14 @@ def test_a_suspension_that_is_refused_leaves_the_answer_of_the_one_under_way(tmp
 def test_an_elastic_gang_of_which_a_rank_was_never_forked_never_started(tmp_path, record):
     """The other one waits for it to meet; the agent died between the two."""
     record |= {"members": [0, 1], "gpus": [0, 1]}
+    folder = tmp_path / "nodes/n/jobs/1/1"
+    folder.mkdir(parents=True)
 
     async def next_agent(shim):
         pids = {"shim": shim.pid, "worker": shim.pid, "boottime_s": boottime_s()}
-        (tmp_path / "rank0.pid").write_text(json.dumps(pids))
+        (folder / "rank0.pid").write_text(json.dumps(pids))
         heard = []
-        attempt = attempt_in(tmp_path, record, heard.append)
+        attempt = attempt_in(folder, record, heard.append)
         attempt.adopt()
         while attempt.ended is None:  # it has its ranks killed, below their shims
             shim.kill()
