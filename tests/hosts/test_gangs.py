@@ -263,7 +263,7 @@ def test_one_whose_first_machine_is_lost_starts_anew_once(trio):
 
 
 def test_a_launch_on_machines_that_do_not_reach_each_other_fails_and_says_which(trio):
-    with trio.machines["b"].host.alone():
+    with trio.machines["b"].host.apart_from(trio.machines["a"].host):
         fields = {"run": "true", "workdir": str(trio.base), "resources": {"gpus": 2}}
         job = trio.client.submit(fields)["id"]
         trio.place(job, a=[0], b=[0])
