@@ -211,17 +211,23 @@ def test_it_goes_on_without_a_rank_that_is_killed_on_another_machine(trio):
 
 def test_nobody_notices_that_agents_and_the_controller_are_killed(trio):
     job = Training(trio, "unnoticed", a=[0], b=[0])
-    for name in ("b", "a"):
+
+    def again(name):
         machine = trio.machines[name]
         machine.end()
         machine.run("agent")
         trio.until_connected(name, machine)
+
+    for name in ("b", "a"):
+        again(name)
         job.has(a=[0], b=[0])
     trio.head.end()
     trio.up("--policy", "placed", "--lease", LEASE)
     trio.place(job.id)
     trio.is_in(job.id, "SUSPENDED")
     job.has(a=[0], b=[0])
+    job.has(a=[0])
+    again("a")  # it has left b, which can tell nothing of it
     job.has(a=[0])
     job.ends(job.step + 20)
     assert (job.now["attempt"], job.now["lost_ranks"]) == (1, 0)

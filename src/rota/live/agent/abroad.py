@@ -314,13 +314,10 @@ class Abroad:
             if said == kind and node in asked:
                 _settle(asked[node], node, body)
         if said == "seen":
-            for told in body["slots"]:
-                self._see(node, told)
+            self._see(node, {told["slot"]: told for told in body["slots"]})
             return
         if said == "unknown":
-            for each in self.sessions.ranks:
-                if isinstance(each, FarRank) and each.node == node:
-                    each.has_ended(None)
+            self._see(node, {})
             return
         if "slot" not in body:
             return
@@ -350,11 +347,18 @@ class Abroad:
         rank = ranks[slot] if 0 <= slot < len(ranks) else None
         return rank if isinstance(rank, FarRank) and rank.node == node else None
 
-    def _see(self, node: str, told: Message) -> None:
+    def _see(self, node: str, slots: dict[int, Message]) -> None:
+        """Note how all processes on a node are; one that is not told of has never been there."""
+        for rank in list(self.sessions.ranks):
+            if not isinstance(rank, FarRank) or rank.node != node or rank.index in self._starting:
+                continue
+            if (told := slots.get(rank.index)) is None:
+                rank.has_ended(None)
+            else:
+                self._see_one(rank, told)
+
+    def _see_one(self, rank: FarRank, told: Message) -> None:
         """Note how a process is: its pulse, as if it beat here, or its end."""
-        rank = self._rank_of(node, told["slot"])
-        if rank is None or told["slot"] in self._starting:
-            return
         if not told["alive"]:
             rank.has_ended(told["exit"])
         elif (beat := told["beat"]) is not None:

@@ -588,7 +588,7 @@ class Agent:
                     attempt.abroad.hear(word.node, word.body)
                 return
             body = word.body or {}
-            if guest is None and body.get("do") == "prepare":
+            if body.get("do") == "prepare" and (guest is None or guest.is_over):
                 guest = self._receive(word.node, message, body["launch"])
             if guest is None:
                 if body.get("do") == "look":
@@ -605,7 +605,8 @@ class Agent:
         """Make a guest of the attempt that another node's agent launches, or say why not."""
         key = (message["job_id"], message["attempt"])
         try:
-            others = [*(a.number for a in self.attempts.values() if a.job_id == key[0])]
+            living = (each for each in self.attempts.values() if each.ended is None)
+            others = [each.number for each in living if each.job_id == key[0]]
             others += [number for job_id, number in self._guests if job_id == key[0]]
             if others:
                 raise AgentError(f"attempt {others[0]} of job {key[0]} may still be alive here")

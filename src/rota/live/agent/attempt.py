@@ -141,6 +141,8 @@ class Attempt(Account):
             if rank.index not in self.record.members:
                 rank.survived = True
                 rank.signal(signal.SIGKILL)
+                if isinstance(rank, FarRank):  # its node may be none of the job's any more
+                    rank.let_go()
             elif not rank.alive and self.elastic is not None and not rank.never_started:
                 rank.survived = self.elastic.ended(rank)
         if self.is_vacated:
