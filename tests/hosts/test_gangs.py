@@ -17,7 +17,7 @@ from support import hosts
 
 from .conftest import Lab
 
-LEASE = "12"
+LEASE = "30"
 PLACED = """
 import json, os, pathlib
 from rota.model.allocation import Allocation

@@ -46,7 +46,8 @@ class Lan:
     """A bridge and the hosts on it."""
 
     def __init__(self) -> None:
-        self._subnet = 1 + (os.getpid() * 7 + next(_numbers)) % 250
+        number = (os.getpid() * 64 + next(_numbers)) % 16_000  # others run beside this process
+        self._subnet = f"10.{100 + number // 250}.{1 + number % 250}"
         self.name = f"rt{os.getpid() % 100_000}x{next(_numbers)}"
         self.hosts: list[Host] = []
 
@@ -63,7 +64,7 @@ class Lan:
 
     def address(self, number: int) -> str:
         """The address of the host of this number; this kernel's own network is number OUTSIDE."""
-        return f"10.77.{self._subnet}.{number}"
+        return f"{self._subnet}.{number}"
 
     def host(self, name: str, hidden: Sequence[Path] = ()) -> "Host":
         """Another host, which can't see what is in these folders."""
