@@ -239,6 +239,11 @@ class StandInController:
     def node_of(self, row: int, attempt: int) -> str | None:
         return NODE if 0 < attempt <= self.state.attempt[row] else None
 
+    def nodes_of(self, row: int, attempt: int) -> list[str]:
+        """The node of that attempt, which is on one."""
+        node = self.node_of(row, attempt)
+        return [] if node is None else [node]
+
     def origin(self, row: int) -> str:
         return "this log"
 
@@ -297,7 +302,7 @@ class NoDeliveries:
 class NoCopies:
     """No output was copied from another machine."""
 
-    def has(self, row: int, attempt: int) -> bool:
+    def has(self, row: int, attempt: int, node: str) -> bool:
         """False."""
         return False
 
