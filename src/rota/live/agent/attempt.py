@@ -270,7 +270,7 @@ class Attempt(Account):
             self.kill("no rank is left on the node of its agent")
             return
         if command_id is not None and error is None:
-            self.done(command_id)
+            self.done(command_id, gpus=self.record.gpus)
             return
         if command_id is not None:
             self.failed(command_id, str(error))
