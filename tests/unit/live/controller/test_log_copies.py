@@ -98,7 +98,7 @@ def test_outputs_of_all_ranks_are_told_once_their_machine_is_away(desk):
 
     async def story():
         await desk.copied()
-        assert desk.copies.has(0, 1)
+        assert desk.copies.has(0, 1, "afar")
         first, second = await desk.told(), await desk.told(rank=1)
         return first.text, second.text, second.complete
 
@@ -161,7 +161,7 @@ def test_names_that_no_output_has_are_refused(desk, name, caplog):
     desk.ends()
     asyncio.run(desk.copied(lambda *_: LogFiles({name: 7})))
     assert "which no output has" in caplog.text
-    assert not desk.copies.has(0, 1)
+    assert not desk.copies.has(0, 1, "afar")
 
 
 def test_an_agent_that_cuts_a_file_short_does_not_keep_the_copy_from_its_end(desk):
@@ -175,4 +175,4 @@ def test_an_agent_that_cuts_a_file_short_does_not_keep_the_copy_from_its_end(des
         return found
 
     asyncio.run(desk.copied(find))
-    assert desk.copies.has(0, 1)
+    assert desk.copies.has(0, 1, "afar")
