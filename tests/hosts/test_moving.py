@@ -59,6 +59,7 @@ def test_a_training_moves_with_its_checkpoints_and_back(lab, pair, base):
         here = lab.client.job(job)["gpus"][0]["node"]
         lab.client.enable(to)
         lab.client.drain(here)
+        until(lambda: lab.client.job(job)["state"] == "SUSPENDING", "it is asked to hold")
         (base / f"go{step}").touch()
         return here
 
