@@ -13,11 +13,9 @@ are cancelled one after another, a decision from its view to its commit, many ag
 import argparse
 import asyncio
 import contextlib
-import http.client
 import itertools
 import json
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -31,6 +29,7 @@ from statistics import median
 from typing import Any
 
 import psutil
+from _cycles import decision_cycles
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -73,31 +72,19 @@ class Side:
 
     def decision_ms(self, seconds: float) -> float:
         """A decision's mean while jobs come, run and are cancelled one after another."""
-        before, began_s = self._cycles(), time.monotonic()
+        before, began_s = decision_cycles(self.port, self.headers), time.monotonic()
         while (at_s := time.monotonic()) < began_s + seconds:
             job = self.client.submit(JOB)["id"]
             while self.client.job(job)["state"] != "RUNNING":
                 time.sleep(0.01)
             self.client.cancel(job)
             time.sleep(max(0.0, at_s + EVERY_S - time.monotonic()))
-        spent = self._cycles()
+        spent = decision_cycles(self.port, self.headers)
         return 1e3 * (spent[0] - before[0]) / max(1.0, spent[1] - before[1])
 
     def _cpu_s(self) -> float:
         now = self.process.cpu_times()
         return now.user + now.system
-
-    def _cycles(self) -> tuple[float, float]:
-        """Seconds of all decisions, and their number."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("GET", "/metrics", headers=self.headers)
-        text = connection.getresponse().read().decode()
-        connection.close()
-        told = dict.fromkeys(("sum", "count"), 0.0)
-        for name, value in re.findall(r"^rota_decision_cycle_seconds_(\w+){.*} (\S+)$", text, re.M):
-            if name in told:
-                told[name] += float(value)
-        return told["sum"], told["count"]
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ import asyncio
 import http.client
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import psutil
+from _cycles import decision_cycles
 from submissions import JOB, Server, send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin
@@ -397,7 +397,11 @@ def viewers(command: list[str] | None, count: int) -> Iterator[None]:
 
 def decisions(many: Side) -> tuple[float, float]:
     """A decision's mean in ms, and the controller's CPU in percent, while jobs come and go."""
-    before, cpu, began_s = cycles(many), many.process.cpu_times(), time.monotonic()
+    before, cpu, began_s = (
+        decision_cycles(many.port, many.headers),
+        many.process.cpu_times(),
+        time.monotonic(),
+    )
     job = 0
     while time.monotonic() < began_s + LOAD_S:
         at_s = time.monotonic()
@@ -405,23 +409,10 @@ def decisions(many: Side) -> tuple[float, float]:
         many.client.cancel(str(told["id"]))
         job += 1
         time.sleep(max(0.0, at_s + 0.1 - time.monotonic()))
-    spent, now = cycles(many), many.process.cpu_times()
+    spent, now = decision_cycles(many.port, many.headers), many.process.cpu_times()
     busy_s = now.user + now.system - cpu.user - cpu.system
     mean_s = (spent[0] - before[0]) / max(1.0, spent[1] - before[1])
     return 1e3 * mean_s, 100 * busy_s / (time.monotonic() - began_s)
-
-
-def cycles(many: Side) -> tuple[float, float]:
-    """Seconds of all decisions, and their number."""
-    connection = http.client.HTTPConnection("127.0.0.1", many.port, timeout=60)
-    connection.request("GET", "/metrics", headers=many.headers)
-    text = connection.getresponse().read().decode()
-    connection.close()
-    told = dict.fromkeys(("sum", "count"), 0.0)
-    for name, value in re.findall(r"^rota_decision_cycle_seconds_(\w+){.*} (\S+)$", text, re.M):
-        if name in told:
-            told[name] += float(value)
-    return told["sum"], told["count"]
 
 
 # -- what is seen ----------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ class Client:
         raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
 
     async def wait_async(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What :meth:`wait` returns, for one task of many; calls are made in threads."""
+        """As :meth:`wait`, for one task of many; calls are made in threads."""
         job = await to_thread.run_sync(self.job, job_id)
         job_id = job["id"]
         if JobState[job["state"]].is_final:
@@ -497,7 +497,7 @@ class Client:
     async def wait_sweep_async(
         self, name: str, *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """What :meth:`wait_sweep` returns, for one task of many; calls are made in threads."""
+        """As :meth:`wait_sweep`, for one task of many; calls are made in threads."""
         told = await to_thread.run_sync(partial(self.sweep, name, brief=True))
         name = told["name"]
         look = partial(self._sweep, name, FOLLOW_PATIENCE_S)

@@ -52,7 +52,7 @@ class Connection:
 
     @cached_property
     def trust(self) -> ssl.SSLContext | bool:
-        """What certificates are checked by: the CA of ``$ROTA_CA``, else those of httpx."""
+        """The trust in certificates: the CA of ``$ROTA_CA``, else those of httpx."""
         if not (ca := os.environ.get("ROTA_CA")):
             return True
         from rota.client.trust import trusted_by

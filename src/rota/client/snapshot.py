@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What is at a path below the folder; an empty folder is one as well."""
+    """An entry below the folder, by its path; an empty folder is one as well."""
 
     name: str
     status: os.stat_result
@@ -139,7 +139,7 @@ def _all_in(root: Path) -> Iterator[str]:
 
 
 def _entry(root: Path, name: str) -> _Entry | None:
-    """What is at a path; None if it is gone, or behind a link. Raises InputError."""
+    """The entry at a path; None if it is gone, or behind a link. Raises InputError."""
     path = root / name
     if any(os.path.islink(root / folder) for folder in Path(name).parents):
         return None  # the folder that git knows is a link now, which is an entry of its own
@@ -181,7 +181,7 @@ def _add(archive: tarfile.TarFile, root: Path, entry: _Entry) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """What is in a file, or a little more than a snapshot may have. Raises InputError."""
+    """The contents of a file, or a little more than a snapshot may have. Raises InputError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

@@ -1,21 +1,15 @@
 """Standing grants, and what goes on after they are taken back."""
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from rota.flow import wire
-from rota.flow.floor import Floor
 from rota.flow.grants import Grants
-from rota.flow.island import Island
-from rota.flow.members import Member, Place
-from rota.flow.order import Fifo
-from rota.flow.page import ALLOWED, BEGUN, FINISHED, rings_of
+from rota.flow.page import ALLOWED, BEGUN, FINISHED
 from rota.flow.standing import Standing
+from support.flow_floor import CLIENT, OneClient
 
-CLIENT = 7
 PAIR = 1  # a program of one operation on both workers
 FIRST, SECOND = 1, 2  # the slots of workers 0 and 1, on devices 0 and 1
 
@@ -24,20 +18,15 @@ class Granted:
     """The floor of an island whose only client has a grant, on two devices."""
 
     def __init__(self, folder: Path) -> None:
-        self.floor = Floor(folder, 2, 1 << 20, Island(rings_of(2), Fifo()))
+        self.client = OneClient(folder, 2, 1 << 20)
+        self.floor, self.connection = self.client.floor, self.client.connection
+        self.member = member = self.client.member
         self.grants = Grants(self.floor, lambda _: "")
-        self.connection, other = socket.socketpair()
-        self.member = member = Member(CLIENT, other, self.floor.page)
         member.become(Standing.ORDERED)
         member.become(Standing.RETIRING)
         member.become(Standing.GRANTED)
-        for device in range(2):
-            slot = self.floor.free_slot(device)
-            member.order.append(slot)
-            member.slots[slot], member.slot_on[device] = device, slot
-            self.floor.places[slot] = Place(slot, member, os.getpid())
+        for device, slot in member.slot_on.items():
             self.floor.page.grant(device, slot)
-        self.floor.members[CLIENT] = member
         member.define(wire.DefineGangs(PAIR, [[0, 1]], [1], losses=[0], labels=["sum"]))
 
     def revoke(self) -> None:
@@ -52,20 +41,12 @@ class Granted:
         """The last operation that each worker may run without a turn."""
         return self.floor.page.of(FIRST, ALLOWED), self.floor.page.of(SECOND, ALLOWED)
 
-    def close(self) -> None:
-        self.connection.close()
-        self.member.connection.close()
-        for place in self.floor.places.values():
-            os.close(place.process)
-        self.floor.bells.close()
-        self.floor.page.close()
-
 
 @pytest.fixture
 def granted(tmp_path):
     made = Granted(tmp_path)
     yield made
-    made.close()
+    made.client.close()
 
 
 def test_an_operation_that_all_have_told_of_beginning_is_allowed_to_all(granted):

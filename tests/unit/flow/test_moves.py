@@ -1,21 +1,14 @@
 """Moves of a client's workers, as the host makes them: the workers are this test."""
 
-import os
-import socket
-
 import pytest
 
 from rota.errors import FlowError
-from rota.flow.floor import Floor
 from rota.flow.grants import Grants
-from rota.flow.island import Island
-from rota.flow.members import Member, Place
 from rota.flow.moves import Moves
-from rota.flow.order import Fifo
-from rota.flow.page import DEVICE, HELD_BYTES, MOVES, PLACED, rings_of
+from rota.flow.page import DEVICE, HELD_BYTES, MOVES, PLACED
 from rota.flow.standing import Standing
+from support.flow_floor import CLIENT, OneClient
 
-CLIENT = 7
 DEVICE_BYTES = 1000
 ANYWHERE = [[], []]  # cores for two workers
 
@@ -24,18 +17,13 @@ class Pair:
     """An island of four devices, whose only client has a worker on each of the first two."""
 
     def __init__(self, folder) -> None:
-        self.floor = Floor(folder, 4, DEVICE_BYTES, Island(rings_of(4), Fifo()))
+        self.client = OneClient(folder, 4, DEVICE_BYTES)
+        self.floor, self.connection = self.client.floor, self.client.connection
+        self.member = member = self.client.member
         self.moves = Moves(self.floor, Grants(self.floor, lambda _: ""))
-        self.connection, other = socket.socketpair()
-        self.member = member = Member(CLIENT, other, self.floor.page)
         member.memory_bytes = DEVICE_BYTES
-        for device in range(2):
-            slot = self.floor.free_slot(device)
-            member.order.append(slot)
-            member.slots[slot], member.slot_on[device] = device, slot
-            self.floor.places[slot] = Place(slot, member, os.getpid())
+        for device, slot in member.slot_on.items():
             self.floor.memory.join(CLIENT, slot, device, DEVICE_BYTES)
-        self.floor.members[CLIENT] = member
         self.floor.island.join(CLIENT, 1.0, member.slot_on)
         member.become(Standing.ORDERED)
 
@@ -48,20 +36,12 @@ class Pair:
         self.moves.settle(self.member)
         return self.member.standing
 
-    def close(self) -> None:
-        self.connection.close()
-        self.member.connection.close()
-        for place in self.floor.places.values():
-            os.close(place.process)
-        self.floor.bells.close()
-        self.floor.page.close()
-
 
 @pytest.fixture
 def pair(tmp_path):
     made = Pair(tmp_path)
     yield made
-    made.close()
+    made.client.close()
 
 
 def test_workers_leave_and_come(pair):

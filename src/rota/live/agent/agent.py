@@ -36,13 +36,13 @@ from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import Endpoint
 from rota.live.agent.filling import Filling, ways_of
-from rota.live.agent.guest import Guest
+from rota.live.agent.guest import Guest, Guests
 from rota.live.agent.identity import begin
 from rota.live.agent.inheritance import inherit
 from rota.live.agent.island_link import IslandLink
 from rota.live.agent.launching import (
     Starter,
-    gang_environments,
+    gang_requests,
     look_at_script,
     rank_requests,
     record_of,
@@ -68,7 +68,7 @@ from rota.live.wire import MAX_LINE_BYTES, VERSION, Message, clock, decode, pack
 from rota.live.wire.lease import Lease, lease_file
 from rota.live.wire.messages import from_worker
 from rota.live.wire.peer import peer_of
-from rota.live.wire.places import is_far, node_and_gpu, renamed
+from rota.live.wire.places import is_far, renamed
 from rota.live.wire.questions import Clean, ask_of
 
 PROGRESS_EVERY_S = 0.25
@@ -152,7 +152,6 @@ class Agent:
         self._meter = Meter(devices, self.attempts.values)
         gpus = devices.ids if devices.kind == "cuda" else ()
         self._vitals = Vitals(gpus, self._meter.readings)
-        self._guests: dict[tuple[str, int], Guest] = {}  # of other nodes' agents
         self._logs = Logs(folder.node(node), self._printing, log_limit_bytes)
         memory_bytes = int(devices.memory_gb * 1e9) or HOST_BYTES // max(1, devices.num_gpus)
         self._island = IslandLink(
@@ -170,6 +169,18 @@ class Agent:
         self._epoch = 0
         self._reach = ""  # the address at which other nodes find this one, if they do
         self._post = Post(self._notify)
+        self._guests = Guests(
+            folder,
+            node,
+            devices,
+            self.attempts.values,
+            self._post,
+            self._zygote.fork,
+            self._requests,
+            self._snapshots.prepare,
+            self._world,
+            self._notify,
+        )
         self._moves = Moves(
             folder,
             node,
@@ -340,8 +351,7 @@ class Agent:
             try:
                 record = record_from(json.loads(file.read_text()))
                 if record.host is not None:
-                    guest = self._guest(record, file.parent)
-                    guest.adopt()
+                    self._guests.adopt(record, file.parent)
                     continue
                 attempt = self._attempt(record, file.parent)
                 attempt.adopt()
@@ -382,7 +392,7 @@ class Agent:
         try:
             first = await reader.readline()
             hello = from_worker(first)
-            if (guest := self._guests.get((hello["job_id"], hello["attempt"]))) is not None:
+            if (guest := self._guests.of((hello["job_id"], hello["attempt"]))) is not None:
                 await self._serve_guest(guest, hello["rank"], first, reader, writer)
                 return
             attempt = self.attempts[hello["job_id"], hello["attempt"]]
@@ -443,7 +453,7 @@ class Agent:
                 *(attempt.observed() for attempt in self.attempts.values()),
                 *self._moves.arrivals,
             ],
-            "guests": [guest.about for guest in self._guests.values()],
+            "guests": [guest.about for guest in self._guests.all()],
         }
         asyncio.get_running_loop().call_soon(self._post.again)  # after this
         messages: list[Message | None] = [each.curve_report() for each in self.attempts.values()]
@@ -467,11 +477,11 @@ class Agent:
             self._obey(decode(frame))
 
     def _printing(self) -> list[Attempt | Guest]:
-        return [*self.attempts.values(), *self._guests.values()]
+        return [*self.attempts.values(), *self._guests.all()]
 
     def _is_busy(self) -> bool:
         alive = (attempt.ended is None for attempt in self.attempts.values())
-        return bool(self._disowned) or bool(self._guests) or any(alive)
+        return bool(self._disowned) or bool(self._guests.all()) or any(alive)
 
     def _notify(self, message: Message) -> None:
         self._link.tell(message)
@@ -536,8 +546,8 @@ class Agent:
             self._disown(message)
         elif kind == "drop":
             key = (message["job_id"], message["attempt"])
-            if key in self._guests:
-                self._spawn(self._end_guest(key))
+            if self._guests.of(key) is not None:
+                self._spawn(self._guests.end(key))
             else:
                 self._moves.leave(key)
         elif kind == "relay":
@@ -579,7 +589,7 @@ class Agent:
         """A word of another node's agent, about an attempt that it or this one has."""
         if (word := self._post.receive(message)) is None:
             return
-        attempt, guest = self.attempts.get(word.key), self._guests.get(word.key)
+        attempt = self.attempts.get(word.key)
         try:
             if attempt is not None:
                 if word.anew:
@@ -587,63 +597,9 @@ class Agent:
                 if word.body is not None:
                     attempt.abroad.hear(word.node, word.body)
                 return
-            body = word.body or {}
-            if body.get("do") == "prepare" and (guest is None or guest.is_over):
-                guest = self._receive(word.node, message, body["launch"])
-            if guest is None:
-                if body.get("do") == "look":
-                    self._post.tell(word.node, about(message), {"said": "unknown"})
-            elif guest.host == word.node:
-                if word.anew:
-                    guest.tell_all()
-                if word.body is not None:
-                    guest.do(word.body)
+            self._guests.hear(word, message)
         except (AgentError, OSError, KeyError, TypeError, ValueError) as error:
             log.warning("a word of node %s is passed over: %r", word.node, error)
-
-    def _receive(self, host: str, message: Message, launch: Message) -> Guest | None:
-        """Make a guest of the attempt that another node's agent launches, or say why not."""
-        key = (message["job_id"], message["attempt"])
-        try:
-            living = (each for each in self.attempts.values() if each.ended is None)
-            others = [each.number for each in living if each.job_id == key[0]]
-            others += [number for job_id, number in self._guests if job_id == key[0]]
-            if others:
-                raise AgentError(f"attempt {others[0]} of job {key[0]} may still be alive here")
-            for what in claim(self.folder, self.node, launch):
-                log.warning("%s", what)
-                self._notify({"type": "set_aside", "what": what} | about(message))
-            told = launch | {"at_s": clock.now_s(), "attempt": key[1], "job_id": key[0]}
-            record = record_of(told, self.devices, None)
-            record.host, record.secret = host, str(launch["secret"])
-            record.slots, record.members, record.gpus = 0, [], []
-            return self._guest(record, self.folder.attempt(self.node, *key))
-        except (AgentError, OSError) as error:
-            self._post.tell(host, about(message), {"said": "prepared", "error": str(error)})
-            return None
-
-    def _guest(self, record: Record, folder: Path) -> Guest:
-        key = (record.job_id, record.attempt)
-        guest = self._guests[key] = Guest(
-            record,
-            folder,
-            lambda body: self._post.tell(guest.host, guest.about, body),
-            self._zygote.fork,
-            self._requests,
-            self._prepare_guest,
-            self._world,
-        )
-        return guest
-
-    async def _prepare_guest(self, record: Record, folder: Path) -> None:
-        if (tree := await self._snapshots.prepare(record, folder)) is not None:
-            look_at_script(record, tree, self.devices)
-
-    async def _end_guest(self, key: tuple[str, int]) -> None:
-        if not self._guests[key].is_over:
-            await self._guests[key].end()
-            del self._guests[key]
-            self._post.keep(key, [])
 
     def _places(self, attempt: Attempt, message: Message) -> list[int]:
         """The places that a command means, by the nodes of the attempt's record."""
@@ -840,25 +796,13 @@ class Agent:
         where = (folder, self.devices, str(self._socket_path))
         place, memory_bytes = self._cpus.place(record), self._memory_left(record)
         options = {"place": place, "memory_bytes": memory_bytes} | options
-        if not any(map(is_far, gpus)) and not (record.far and any(map(is_far, record.gpus))):
-            requests = rank_requests(record, *where, slots, gpus, **options)
+        if any(map(is_far, (*gpus, *record.gpus))):
+            return gang_requests(record, *where, slots, gpus, **options)
+        requests = rank_requests(record, *where, slots, gpus, **options)
+        with contextlib.suppress(AgentError):  # others can't find this node: it has no gangs
             for request in requests if self._reach else ():
                 request["env"]["ROTA_INTERFACE"] = interface_of(self._reach)
-            return requests
-        step = options.get("step")
-        told = gang_environments(record, slots, gpus, step)
-        own = [(slot, gpu) for slot, gpu in zip(slots, gpus, strict=True) if not is_far(gpu)]
-        for slot, _ in own:
-            interface = interface_of(record.nodes[0]["address"])
-            told[slot] |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-        options["adopt"] = told
-        here = rank_requests(record, *where, [s for s, _ in own], [g for _, g in own], **options)
-        found: dict[int, dict[str, Any]] = dict(zip((s for s, _ in own), here, strict=True))
-        for slot, gpu in zip(slots, gpus, strict=True):
-            if slot not in found:
-                fields: Message = {"gpu": node_and_gpu(gpu)[1], "env": told[slot], "cpus": []}
-                found[slot] = fields | {"step": step, "generation": record.generation}
-        return [found[slot] for slot in slots]
+        return requests
 
     def _memory_left(self, record: Record) -> int | None:
         """What foreground attempts leave of each GPU's memory to a background one; None: no bound.
@@ -912,19 +856,12 @@ class Agent:
             (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
         self._disowned.discard(attempt)
 
-    async def _let_guest_end(self, key: tuple[str, int]) -> None:
-        """Give a guest's agent the time that its attempt has to end, then end the guest."""
-        await asyncio.sleep(STOP_GRACE_S)
-        if key in self._guests:
-            await self._end_guest(key)
-
     async def _shut_down(self, *, ends: bool = True) -> None:
         """End every process of every job here, then if it ``ends`` this agent."""
         self._moves.call_all_off()
         for attempt in list(self.attempts.values()):  # one that has just come here leaves
             attempt.stop()
-        for key in list(self._guests):
-            self._spawn(self._let_guest_end(key))
+        self._spawn(self._guests.end_all(STOP_GRACE_S))  # the time that their attempts have
         while self._is_busy():
             await asyncio.sleep(0.02)
         if not ends:

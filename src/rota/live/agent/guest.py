@@ -12,13 +12,19 @@ import contextlib
 import json
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.claim import claim
+from rota.live.agent.devices import Devices
+from rota.live.agent.launching import look_at_script, record_of
 from rota.live.agent.network import Meeting, interface_of, reach
+from rota.live.agent.post import Key, Post, Word
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.pulses import beat_of
 from rota.live.agent.rank import Rank
@@ -282,3 +288,113 @@ class Guest:
         self._task.cancel()
         with contextlib.suppress(OSError):
             (self.folder / "attempt.json").rename(self.folder / "ended.json")
+
+
+class Guests:
+    """The guests of one node, by their attempts.
+
+    ``attempts`` are the node's own; ``post`` has words for other agents, ``notify`` tells the
+    controller something. The others are as for :class:`Guest`.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        node: str,
+        devices: Devices,
+        attempts: Callable[[], Collection[Account]],
+        post: Post,
+        fork: Callable[[dict[str, Any]], Awaitable[int]],
+        requests: Callable[..., list[dict[str, Any]]],
+        prepare: Callable[[Record, Path], Awaitable[Path | None]],
+        world: World,
+        notify: Callable[[Message], object],
+    ) -> None:
+        self._folder, self._node, self._devices = folder, node, devices
+        self._attempts, self._post, self._notify = attempts, post, notify
+        self._fork, self._requests, self._prepare, self._world = fork, requests, prepare, world
+        self._guests: dict[Key, Guest] = {}
+
+    def of(self, key: Key) -> Guest | None:
+        """The guest of an attempt, if there is one."""
+        return self._guests.get(key)
+
+    def all(self) -> list[Guest]:
+        """All guests."""
+        return list(self._guests.values())
+
+    def adopt(self, record: Record, folder: Path) -> None:
+        """Find a guest that an earlier agent has left."""
+        self._guest(record, folder).adopt()
+
+    def hear(self, word: Word, message: Message) -> None:
+        """A word of another node's agent, which has the attempt; ``message`` brought it.
+
+        Raises AgentError, OSError, KeyError, TypeError, ValueError.
+        """
+        guest, body = self._guests.get(word.key), word.body or {}
+        about: Message = {
+            name: message[name] for name in ("job_id", "attempt", "launch") if name in message
+        }
+        if body.get("do") == "prepare" and (guest is None or guest.is_over):
+            try:
+                guest = self._receive(word, about, body["launch"])
+            except (AgentError, OSError) as error:
+                self._post.tell(word.node, about, {"said": "prepared", "error": str(error)})
+                return
+        if guest is None:
+            if body.get("do") == "look":
+                self._post.tell(word.node, about, {"said": "unknown"})
+        elif guest.host == word.node:
+            if word.anew:
+                guest.tell_all()
+            if word.body is not None:
+                guest.do(word.body)
+
+    def _receive(self, word: Word, about: Message, launch: Message) -> Guest:
+        """Make a guest of an attempt that is being launched. Raises AgentError, OSError."""
+        job_id, number = word.key
+        living = (each for each in self._attempts() if each.ended is None)
+        others = [each.number for each in living if each.job_id == job_id]
+        others += [other for other_id, other in self._guests if other_id == job_id]
+        if others:
+            raise AgentError(f"attempt {others[0]} of job {job_id} may still be alive here")
+        for what in claim(self._folder, self._node, launch):
+            log.warning("%s", what)
+            self._notify({"type": "set_aside", "what": what} | about)
+        told = launch | {"at_s": self._world.now_s(), "attempt": number, "job_id": job_id}
+        record = record_of(told, self._devices, None)
+        record.host, record.secret = word.node, str(launch["secret"])
+        record.slots, record.members, record.gpus = 0, [], []
+        return self._guest(record, self._folder.attempt(self._node, job_id, number))
+
+    def _guest(self, record: Record, folder: Path) -> Guest:
+        guest = self._guests[record.job_id, record.attempt] = Guest(
+            record,
+            folder,
+            lambda body: self._post.tell(guest.host, guest.about, body),
+            self._fork,
+            self._requests,
+            self._make_folder,
+            self._world,
+        )
+        return guest
+
+    async def _make_folder(self, record: Record, folder: Path) -> None:
+        if (tree := await self._prepare(record, folder)) is not None:
+            look_at_script(record, tree, self._devices)
+
+    async def end(self, key: Key) -> None:
+        """End a guest, unless it is being ended; returns when nothing of it is left."""
+        guest = self._guests.get(key)
+        if guest is not None and not guest.is_over:
+            await guest.end()
+            del self._guests[key]
+            self._post.keep(key, [])
+
+    async def end_all(self, after_s: float) -> None:
+        """End all that are there now, after a while in which their agents may do so."""
+        keys = list(self._guests)
+        await asyncio.sleep(after_s if keys else 0.0)
+        for key in keys:
+            await self.end(key)

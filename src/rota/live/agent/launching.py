@@ -20,6 +20,7 @@ from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
 from rota.live.agent.line_times import begin as begin_times
 from rota.live.agent.method import STOP, Method, choose
+from rota.live.agent.network import interface_of
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
@@ -281,6 +282,38 @@ def gang_environments(
             "ROTA_NODE_RANK": str(positions.index(node)),
         }
     return found
+
+
+def gang_requests(
+    record: Record,
+    folder: Path,
+    devices: Devices,
+    agent_socket: str,
+    slots: Sequence[int],
+    gpus: Sequence[int],
+    *,
+    step: int | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Requests for slots of a gang on several nodes: to the zygote for those on this one.
+
+    For the others to their agents: see :meth:`rota.live.agent.guest.Guest.do`. Raises AgentError if
+    no interface has this node's address.
+    """
+    told = gang_environments(record, slots, gpus, step)
+    interface = interface_of(record.nodes[0]["address"])
+    found: dict[int, dict[str, Any]] = {}
+    for slot, (node, gpu) in zip(slots, map(node_and_gpu, gpus), strict=True):
+        if node:
+            about = {"gpu": gpu, "env": told[slot], "step": step, "cpus": []}
+            found[slot] = about | {"generation": record.generation}
+        else:
+            told[slot] |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    own = {slot: gpu for slot, gpu in zip(slots, gpus, strict=True) if slot not in found}
+    where = (folder, devices, agent_socket, list(own), list(own.values()))
+    requests = rank_requests(record, *where, **options | {"step": step, "adopt": told})
+    found |= zip(own, requests, strict=True)
+    return [found[slot] for slot in slots]
 
 
 def seat_key(record: Record) -> str:
