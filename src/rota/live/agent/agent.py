@@ -455,7 +455,6 @@ class Agent:
             ],
             "guests": [guest.about for guest in self._guests.all()],
         }
-        asyncio.get_running_loop().call_soon(self._post.again)  # after this
         messages: list[Message | None] = [each.curve_report() for each in self.attempts.values()]
         messages.append(hello)
         for attempt in self.attempts.values():
