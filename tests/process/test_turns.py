@@ -110,7 +110,7 @@ def test_background_gangs_that_overlap_beside_a_gang_end_with_the_weights_of_a_r
     front.succeeds()
     turns = turns_of(tmp_path)
     assert turns.keys() == {job.attempt.job_id for job in jobs}
-    assert max(turns.values()) > 2 * (STEPS - GATE - 1)
+    assert have_turns_to_the_end(tmp_path)
 
 
 @pytest.fixture

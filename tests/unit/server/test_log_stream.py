@@ -15,9 +15,14 @@ from support.sent_events import told
 JOB = {"run": "python train.py", "workdir": "/tmp"}
 
 
-@pytest.fixture
-def running(cluster, http, monkeypatch):
+@pytest.fixture(autouse=True)
+def asks_often(monkeypatch):
+    """Have streams look for the end of a job often: nobody tells those of a stand-in of it."""
     monkeypatch.setattr(log_stream, "HELD_S", 0.2)
+
+
+@pytest.fixture
+def running(cluster, http):
     http.post("/api/v1/jobs", json=JOB).raise_for_status()
     cluster.do(cluster.controller.turn)
     return cluster
