@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rota.live.agent import agent as agent_module
 from rota.live.agent import ordering, pausing
 from support.lone_agent import LoneAgent
 
@@ -78,6 +79,15 @@ def have_turns_to_the_end(folder: Path) -> set[str]:
     for (job, _), had in steps.items():
         turns[job].add(sum(had) if True in had and all(had[had.index(True) :]) else None)
     return {job for job, counts in turns.items() if len(counts) == 1 and None not in counts}
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    """An agent whose background jobs do not give way on the CPU, to whatever runs beside a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_module, "ways_of", lambda _: [])
+        with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
+            yield agent
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +216,7 @@ class Slow(torch.utils.data.Dataset):
         return 64
     def __getitem__(self, index):
         if not os.path.exists(hurry):
-            time.sleep(0.02)
+            time.sleep(0.05)
         return torch.full((8,), float(index))
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
@@ -227,7 +237,7 @@ def test_gandiva_packs_gangs_of_trainings_whose_steps_take_turns_then(make_clust
     cluster = make_cluster("gandiva", 2, environment=PROMPT, **settings)
     script, hurry = cluster.base / "train.py", cluster.base / "hurry"
     script.write_text(LOADS)
-    jobs = [cluster.submit(f"python {script} {hurry} 1200", gpus=2) for _ in range(2)]
+    jobs = [cluster.submit(f"python {script} {hurry} 800", gpus=2) for _ in range(2)]
 
     def tried() -> bool:
         return all(cluster.client.explain(job)["trials"] for job in jobs)

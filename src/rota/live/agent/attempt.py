@@ -299,7 +299,7 @@ class Attempt(Account):
             self._make_do_without()
             return
         rank.suspended = hello if hello["suspended"] else None
-        rank.seat = hello.get("seat")
+        rank.seat, rank.seat_is_told = hello.get("seat"), True
         self._tell_cpus(rank)
         if rank.suspended is not None:
             self.pausing.rejoined(rank)
@@ -401,7 +401,7 @@ class Attempt(Account):
         elif kind == "at" and self.hold is not None and message.get("round") == self.hold.round:
             self.hold.holds(index, message["step"])
         elif kind == "seated":
-            rank.seat = message["key"]
+            rank.seat, rank.seat_is_told = message["key"], True
         elif kind == "at" and not self._resizes():
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":

@@ -24,7 +24,6 @@ from rota.live.agent.states import State
 from rota.live.wire import Message
 
 LOOK_EVERY_S = 0.1
-SETTLE_S = 10.0  # for ranks that hold to say that they have their seats
 AGAIN_S = 1.0  # after a try that has failed
 
 log = logging.getLogger("rota.agent")
@@ -89,6 +88,7 @@ class Ordering:
                 hold.release()
                 raise AgentError("its ranks do not hold")
             for rank, slot, ring in zip(hold.ranks, slots, rings, strict=True):
+                rank.seat_is_told = False
                 mine = {"slot": slot, "ring": ring, "key": key if seated else None}
                 rank.send({"type": "turns", "round": key} | told | mine)
             await hold.over(key if seated else None)
@@ -138,12 +138,16 @@ class Hold:
                 rank.send({"type": "resume", "device": None})
 
     async def over(self, key: str | None) -> None:
-        """Return when all ranks have this seat, or none if it is None. Raises AgentError."""
-        deadline = asyncio.get_running_loop().time() + SETTLE_S
-        while any(rank.seat != key for rank in self.ranks):
-            if asyncio.get_running_loop().time() > deadline or not self._is_possible:
+        """Return when all ranks say that they have this seat, or none if it is None.
+
+        Raises AgentError if one has another, or if the attempt's ranks do something else by now.
+        """
+        while not all(rank.seat_is_told for rank in self.ranks):
+            if not self._is_possible:
                 raise AgentError("its ranks have not said that they take turns")
             await asyncio.sleep(COUPLED_STEP_S)
+        if any(rank.seat != key for rank in self.ranks):
+            raise AgentError("its ranks do not take turns together")
 
     @property
     def _is_possible(self) -> bool:

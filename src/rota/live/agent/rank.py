@@ -46,6 +46,7 @@ class Rank:
         self.survived = False  # True if it has ended, and the others continue
         self.suspended: Message | None = None
         self.seat: str | None = None  # by which it takes turns, as it has said
+        self.seat_is_told = False  # since it was last given one, or none
         self.log = folder / f"rank{index}.log"  # of all of its lives
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"
