@@ -1,119 +1,170 @@
-"""The providers of nodes keep their contract."""
+"""The providers of nodes keep their contract, the one of the documentation among them."""
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
 from rota.folder import Folder
-from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
+from rota.live.provider.asked import LATE_S, Asked
+from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalNode, LocalProvider
 from rota.live.provider.together import Together
-from rota.testing.provider_contract import ProviderContract
+from rota.testing.provider_contract import (
+    DeadlineContract,
+    GrowingContract,
+    LosingContract,
+)
 
 BEGINS_S = 0.02
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "providers.md"
 
 
-class Desks(Provider):
-    """A provider without machines: an agent lives a moment after its node was asked for."""
-
-    def __init__(self, least: int, most: int) -> None:
-        self.bounds: tuple[int, int] | None = (least, most)
-        self._number = 0
-        self._alive: dict[str, bool] = {}
-        self._starting: set[str] = set()
-        self._leaving: set[str] = set()
-        self._errors: list[str] = []
-
-    def nodes(self) -> Collection[ProvidedNode]:
-        return [ProvidedNode(name, is_alive) for name, is_alive in self._alive.items()]
-
-    def request(self, count: int) -> None:
-        assert self.bounds is not None
-        count = min(max(count, self.bounds[0]), self.bounds[1])
-        kept = self._alive.keys() - self._leaving
-        for _ in range(count - len(kept)):
-            self._number += 1
-            self._starting.add(f"desk{self._number}")
-            self.begin(f"desk{self._number}")
-        for name in sorted(self._starting)[: max(0, len(kept) - count)]:
-            self._starting.remove(name)
-            del self._alive[name]
-
-    def release(self, name: str) -> None:
-        if name in self._alive:
-            self._leaving.add(name)
-            self._starting.discard(name)
-
-    def awaited(self) -> Sequence[AwaitedNode]:
-        return [AwaitedNode(name, "its agent begins") for name in self._starting]
-
-    def errors(self) -> Sequence[str]:
-        errors, self._errors = self._errors, []
-        return errors
-
-    async def start(self) -> None:
-        self.request(0)
-
-    def begin(self, name: str) -> None:
-        """Have an agent live, unless its node was given up."""
-        self._alive[name] = False
-
-        def begins() -> None:
-            if name in self._alive:
-                self._alive[name] = True
-                self._starting.discard(name)
-
-        asyncio.get_running_loop().call_later(BEGINS_S, begins)
-
-    def ended(self, name: str) -> None:
-        """An agent has ended."""
-        if name in self._leaving:
-            del self._alive[name]
-            self._leaving.remove(name)
-        else:
-            self._errors.append(f"node {name}: its agent ended")
-            self.begin(name)
+def provider_of_the_page() -> Any:
+    """The provider that the documentation shows."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), names)
+    return names["BatchProvider"]
 
 
-class TestDesks(ProviderContract):
+class Job(NamedTuple):
+    number: int
+    why: str = "Priority"
+    runs: bool = False
+    agent_lives: bool = False
+    ends_s: float | None = None
+
+
+class Batch:
+    """A batch system without machines: jobs begin to run a moment after they were submitted."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self.submitted: list[str] = []
+
+    def jobs(self) -> dict[str, Job]:
+        return dict(self._jobs)
+
+    def submit(self, name: str) -> None:
+        self.submitted.append(name)
+        self._jobs[name] = Job(len(self.submitted))
+        self.later(name, runs=True, agent_lives=True)
+
+    def cancel(self, name: str) -> None:
+        self._jobs.pop(name, None)
+
+    def change(self, name: str, **changes: Any) -> None:
+        if name in self._jobs:
+            self._jobs[name] = self._jobs[name]._replace(**changes)
+
+    def later(self, name: str, **changes: Any) -> None:
+        asyncio.get_running_loop().call_later(BEGINS_S, lambda: self.change(name, **changes))
+
+
+class TestBatch(GrowingContract, LosingContract, DeadlineContract):
+    """The provider of the documentation."""
+
     @pytest.fixture
-    def provider(self) -> Desks:
-        return Desks(1, 3)
+    def provider(self, tmp_path: Path) -> Any:
+        self.batch, self.file = Batch(), tmp_path / "asked.json"
+        return self.again(None)
 
-    def end_agent(self, provider: Desks, name: str) -> None:
-        provider.ended(name)
+    def again(self, provider: Any) -> Any:
+        return provider_of_the_page()(self.batch, Asked(self.file, "lab"), 1, 3)
 
-    kill_agent = end_agent
+    def end_agent(self, provider: Any, name: str) -> None:
+        self.batch.cancel(name)
+
+    lose = end_agent
+
+    def kill_agent(self, provider: Any, name: str) -> None:
+        self.batch.change(name, agent_lives=False)
+        self.batch.later(name, agent_lives=True)
+
+    def set_deadline(self, provider: Any, name: str, leaves_s: float) -> None:
+        self.batch.change(name, ends_s=leaves_s)
 
 
-class TestTogether(TestDesks):
+class TestTogether(TestBatch):
     """Of a provider that adds nodes and a machine that has joined, the first keeps the contract."""
 
-    @pytest.fixture
-    def provider(self) -> Together:  # type: ignore[override]
-        return Together(Desks(1, 3), JoinedProvider(list))
-
-    def end_agent(self, provider: Together, name: str) -> None:  # type: ignore[override]
-        provider._providers[0].ended(name)  # type: ignore[attr-defined]
-
-    kill_agent = end_agent
+    def again(self, provider: Any) -> Any:
+        return Together(super().again(provider), JoinedProvider(list))
 
 
-def test_machines_that_have_joined_are_nodes_beside_the_others_and_never_asked_for():
+def test_the_provider_of_the_documentation_has_thirty_lines():
+    (code,) = re.findall(
+        r"^class BatchProvider.*?^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert 30 <= len([line for line in code.splitlines()[:-1] if line.strip()]) <= 39
+
+
+def test_what_a_killed_controller_had_yet_to_ask_for_is_asked_for_under_another_name(tmp_path):
+    """It may reach the engine late. Then there is one more than is wanted, for anybody to release,
+    and none under the same name.
+    """
+
     async def story() -> None:
-        joined = {"afar"}
-        desks, others = Desks(1, 3), JoinedProvider(lambda: joined)
-        both = Together(desks, others)
+        now_s, batch, file = 1000.0, Batch(), tmp_path / "asked.json"
+
+        def asked() -> Asked:
+            return Asked(file, "lab", lambda: now_s)
+
+        assert asked().new() == "lab-1"  # and the controller is killed
+        provider = provider_of_the_page()(batch, asked(), 1, 3)
+        await provider.start()
+        assert (batch.submitted, [node.name for node in provider.awaited()]) == ([], ["lab-1"])
+        now_s += LATE_S
+        provider.scale(1)
+        assert batch.submitted == ["lab-2"]
+        batch.submit("lab-1")
+        batch.change("lab-1", runs=True)
+        provider.scale(1)
+        assert provider.names | {"lab-2"} == {"lab-1", "lab-2"}
+        assert batch.submitted == ["lab-2", "lab-1"]
+
+    asyncio.run(story())
+
+
+class TestJoined(LosingContract):
+    """Machines that have joined: nobody adds one, and one goes when it is removed."""
+
+    @pytest.fixture
+    def provider(self) -> JoinedProvider:
+        self.members, self.connected = {"gpu1", "gpu2"}, {"gpu1", "gpu2"}
+        provider = JoinedProvider(lambda: self.members)
+        provider.is_connected = lambda name: name in self.connected
+        return provider
+
+    def end_agent(self, provider: JoinedProvider, name: str) -> None:
+        self.connected.discard(name)
+
+    def kill_agent(self, provider: JoinedProvider, name: str) -> None:
+        self.connected.discard(name)
+        asyncio.get_running_loop().call_later(BEGINS_S, self.connected.add, name)
+
+    def lose(self, provider: JoinedProvider, name: str) -> None:
+        self.members.discard(name)
+
+
+def test_machines_that_have_joined_are_nodes_beside_the_others_and_never_asked_for(tmp_path):
+    async def story() -> None:
+        joined, batch = {"afar"}, Batch()
+        grows = provider_of_the_page()(batch, Asked(tmp_path / "asked.json", "lab"), 1, 3)
+        both = Together(grows, JoinedProvider(lambda: joined))
         await both.start()
-        assert both.names == {"desk1", "afar"}
+        batch.change("lab-1", runs=True)
+        assert both.names == {"lab-1", "afar"}
         assert both.bounds == (2, 4)
         assert [node.stays for node in both.nodes()] == [False, True]
-        both.request(3)
-        assert len(desks.nodes()) == 2
+        both.scale(3)
+        assert batch.submitted == ["lab-1", "lab-2"]
         both.release("afar")
         assert "afar" in both.names
         joined.clear()
@@ -137,13 +188,16 @@ def test_the_end_waits_for_jobs_of_machines_that_are_connected_alone():
 
 
 @pytest.mark.process
-class TestLocal(ProviderContract):
+class TestLocal(GrowingContract):
     @pytest.fixture
     def provider(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-        folder = Folder(tmp_path / "home").create()
+        self.folder = Folder(tmp_path / "home").create()
+        return self.again(None)
+
+    def again(self, provider: Provider | None) -> LocalProvider:
         nodes = [LocalNode(f"box-{number}", 1, number) for number in range(3)]
-        return LocalProvider(folder, nodes, least=1)
+        return LocalProvider(self.folder, nodes, least=1)
 
     def end_agent(self, provider: LocalProvider, name: str) -> None:
         self.kill_agent(provider, name)

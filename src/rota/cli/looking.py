@@ -224,8 +224,9 @@ def nodes(output: str, everything: bool) -> None:
 
     Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
     others have. 0:1+4 says that jobs 1 and 4 share GPU 0; GPU:FILL has background jobs, each with
-    its harvest and the slowdown beside it. A node that was asked for and is not
-    there yet, and a policy that asks for a number of nodes, have a line of their own.
+    its harvest and the slowdown beside it; ENGINE is what the engine that gives a node calls it. A
+    node that was asked for and is not there yet, and a policy that asks for a number of nodes, have
+    a line of their own.
     """
     with connected() as client:
         found = client.nodes(everything=everything)

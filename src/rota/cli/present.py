@@ -371,6 +371,7 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
     """The listing of ``rota nodes`` in one of FORMATS; its table is as wide as it comes."""
     rows, any_filled = [], any(any(node.get("fillers", ())) for node in nodes)
     any_elsewhere = any(node.get("address") for node in nodes)
+    any_about = any(node.get("about") for node in nodes)
     for node in nodes:
         holders = node.get("holders", [])
         free = sum(not ids for ids in holders) if node["alive"] else 0
@@ -384,11 +385,14 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
         cells = [node["name"], node["kind"], kind, *devices, state, who or "-"]
         if any_elsewhere:
             cells += [node.get("address") or "here", _heard_text(node), node.get("build") or "-"]
+        if any_about:
+            cells.append(node.get("about") or "-")
         if any_filled:
             cells.append(_fillers_text(node.get("fillers", ())) or "-")
         rows.append([printable(cell) for cell in cells])
     header = ["NODE", "KIND", "TYPE", "GPUS", "FREE", "CORES", "STATE", "GPU:JOB"]
     header += ["ADDRESS", "HEARD", "VERSION"] if any_elsewhere else []
+    header += ["ENGINE"] if any_about else []
     header += ["GPU:FILL"] if any_filled else []
     return listing_text(nodes, "wide" if output == "table" else output, header, rows)
 

@@ -559,6 +559,8 @@ class TestLooking:
         node |= {"cores": 4.0, "cores_given": 1.5, "cores_held_by": "affinity"}
         assert "1.5/4 by affinity" in nodes_text([node])
         assert "1.5/4 not held" in nodes_text([node | {"cores_held_by": "not held"}])
+        assert "ENGINE" not in nodes_text([node])
+        assert "batch job 17" in nodes_text([node | {"about": "batch job 17"}])
 
     def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):
         self.three_jobs(rota, cluster)

@@ -93,6 +93,7 @@ class Record:
         self.being_cleaned: Counter[int] = Counter()  # by row: requests to remove its files
         self.outboxes = Outboxes()
         self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
+        self.about: dict[str, str] = {}  # by node: what the engine that gives it calls it
         self._spread: dict[tuple[int, int], dict[str, None]] = {}  # (row, attempt) -> nodes
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
@@ -316,6 +317,7 @@ class Record:
                 "cores": node.millicores / 1000 or None,
                 "cores_given": given[index] / 1000,
                 "cores_held_by": self.held_by.get(node.name),
+                "about": self.about.get(node.name) or None,
                 **self._closing(index, is_empty=index not in in_use),
             }
             for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))

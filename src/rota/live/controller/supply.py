@@ -27,9 +27,8 @@ class Supply:
     def __init__(self, record: Record, journal: Journal, provider: Provider) -> None:
         self._record, self._journal, self._provider = record, journal, provider
         self._state = record.state
-        self._given_up: dict[
-            str, Process | None
-        ] = {}  # nodes, and which agent of each was told to end
+        # Nodes, and which agent of each was told to end.
+        self._given_up: dict[str, Process | None] = {}
 
     def look(self) -> bool:
         """Take note of nodes that are gone or are about to go; True if of any."""
@@ -38,6 +37,7 @@ class Supply:
         state, now_s = self._state, self._record.now_s()
         provided = self._provider.nodes()
         names = {node.name for node in provided}
+        self._record.about = {node.name: node.about for node in provided}
         events: list[Event] = []
         for node in state.nodes:
             if node.alive and node.name not in names:
@@ -88,7 +88,7 @@ class Supply:
         if wish is None or bounds is None:
             return []
         desired = min(max(wish.desired, bounds[0]), bounds[1])
-        self._provider.request(desired)
+        self._provider.scale(desired)
         used, events = nodes_in_use(state), list[Event]()
         stay = {node.name for node in self._provider.nodes() if node.stays}
         there = [index for index, node in enumerate(state.nodes) if node.alive]

@@ -1,7 +1,9 @@
 """The contract of node providers: agents on their nodes, and the list of nodes.
 
 A provider knows an engine, and nothing of the controller; the controller knows no engine. Nothing
-here waits for an engine: what is asked for shows later, in :meth:`Provider.nodes`. The suite
+here waits for an engine: what is asked for shows later, in :meth:`Provider.nodes`. A controller may
+be killed at any time: the next one's provider finds by name what the engine was asked for, and asks
+for nothing twice (:mod:`rota.live.provider.asked` writes names down). The suite
 :mod:`rota.testing.provider_contract` holds a provider against this contract.
 """
 
@@ -12,18 +14,21 @@ from typing import NamedTuple
 class ProvidedNode(NamedTuple):
     """A node, whether its agent lives, and when it must go, in seconds since 1970.
 
-    By ``leaves_s`` its jobs are drained. What an administrator asks of such a node does not last.
-    A node that ``stays`` can't be released.
+    ``leaves_s`` may change at any time; None: the node need not go. A node that ``stays`` can't be
+    released. ``about`` is what people who know the engine look for, such as ``Slurm job 17``.
     """
 
     name: str
     is_alive: bool
     leaves_s: float | None = None
     stays: bool = False
+    about: str = ""
 
 
 class AwaitedNode(NamedTuple):
-    """A node that was asked for and whose agent has not lived yet: the reason, in words."""
+    """A node that was asked for and whose agent has not lived yet: the reason, in the engine's
+    own words if it has any.
+    """
 
     name: str
     why: str
@@ -41,7 +46,9 @@ class Provider:
     def nodes(self) -> Collection[ProvidedNode]:
         """The nodes that it looks after; some may come and go while the controller runs.
 
-        A node stays among them until nothing of its jobs can run there. From then on it is gone.
+        A node stays among them until the engine says for certain that nothing of its jobs can run
+        there. From then on it is lost, whether or not it was released, and replaced only if it is
+        asked for.
         """
         raise NotImplementedError
 
@@ -50,8 +57,8 @@ class Provider:
         """The names of these nodes."""
         return {node.name for node in self.nodes()}
 
-    def request(self, count: int) -> None:
-        """Have ``count`` nodes in all, within the bounds.
+    def scale(self, desired: int) -> None:
+        """Have ``desired`` nodes in all, within the bounds.
 
         Asked for again, it changes nothing. Nodes that are awaited and are more than that are
         awaited no longer; those that are there stay until they are released.

@@ -126,16 +126,18 @@ class LocalProvider(Provider):
 
     def nodes(self) -> Collection[ProvidedNode]:
         """The nodes that it looks after: what is on this machine need not leave it by some time."""
-        return [
+        nodes = [
             ProvidedNode(name, _is_alive(self._folder, name))
             for name in self.layout
             if name in self._there or name in self._leaving
         ]
+        self._starting -= {node.name for node in nodes if node.is_alive}
+        return nodes
 
-    def request(self, count: int) -> None:
+    def scale(self, desired: int) -> None:
         """Start the agents of so many nodes in all, the first ones that are not there."""
         least, most = self.bounds or (len(self._there), len(self._there))
-        count = min(max(count, least), most)
+        count = min(max(desired, least), most)
         for name in [name for name in self.layout if name not in self._there | set(self._leaving)]:
             if len(self._there) < count:
                 self._there.add(name)
@@ -156,7 +158,7 @@ class LocalProvider(Provider):
 
     def awaited(self) -> Sequence[AwaitedNode]:
         """The nodes whose agents are starting."""
-        self._starting = {each for each in self._starting if not _is_alive(self._folder, each)}
+        self.nodes()  # an agent may live by now
         return [
             AwaitedNode(name, self._agents[name].why_awaited)
             for name in self.layout

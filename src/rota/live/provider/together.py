@@ -25,9 +25,9 @@ class Together(Provider):
         """The nodes of all, in their order."""
         return [node for provider in self._providers for node in provider.nodes()]
 
-    def request(self, count: int) -> None:
+    def scale(self, desired: int) -> None:
         """Have so many nodes in all, of which the first provider adds what the others lack."""
-        self._providers[0].request(count - self._others())
+        self._providers[0].scale(desired - self._others())
 
     def release(self, name: str) -> None:
         """Give a node up, whosever it is."""

@@ -1115,8 +1115,8 @@ class Grows(NoProvider):
         super().__init__()
         self.asked, self.released, self.wrong = 0, [], ["no room for m"]
 
-    def request(self, count):
-        self.asked = count
+    def scale(self, desired):
+        self.asked = desired
 
     def release(self, name):
         self.released.append(name)
@@ -1190,7 +1190,7 @@ def test_nodes_are_asked_for_as_the_policy_wants_and_given_up_without_jobs(
 def test_a_policy_that_wants_nodes_of_a_provider_that_has_what_it_has_gets_none(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(NoProvider, "request", None)
+    monkeypatch.setattr(NoProvider, "scale", None)
 
     async def scenario():
         async with controlled(tmp_path, AsksForNodes()) as controller:
