@@ -380,6 +380,8 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
         if (closed := closed_text(node)) is not None:
             closed += f" ({node['closed_by']})" if node.get("closed_by") else ""
             state = closed if state == "up" else f"{state}, {closed}"
+        if (leaves_s := node.get("leaves_s")) is not None and node.get("closed") != "draining":
+            state += f", leaves at {clock(leaves_s)}"
         kind = node.get("gpu_type") or "-"
         devices = (node["num_gpus"], free, node_cores_text(node))
         cells = [node["name"], node["kind"], kind, *devices, state, who or "-"]

@@ -62,10 +62,22 @@ class NodeCpusChanged(NamedTuple):
     millicores: int
 
 
-class NodeClosed(NamedTuple):
-    """An administrator, ``user``, has the node take no new job; ``drains``: its jobs leave it, too.
+class NodeDeadlineChanged(NamedTuple):
+    """The node must go by ``leaves_s``, whatever the reason; None: it need not go any more.
 
-    What can't leave by ``by_s`` (None: there is no such time) is stopped then, and starts anew.
+    A time limit, an eviction, or the notice of a spot instance: its provider tells it.
+    """
+
+    at_s: float
+    name: str
+    leaves_s: float | None = None
+
+
+class NodeClosed(NamedTuple):
+    """The node takes no new job; ``drains``: its jobs leave it, too.
+
+    An administrator, ``user``, asked for it, or the node goes at ``by_s``. What can't leave by
+    ``by_s`` (None: there is no such time) is stopped then, and starts anew.
     A later one takes the place of an earlier one.
     """
 
@@ -423,6 +435,7 @@ Event = (
     NodeJoined
     | NodeLost
     | NodeCpusChanged
+    | NodeDeadlineChanged
     | NodeClosed
     | NodeOpened
     | NodeUnreachable

@@ -52,8 +52,9 @@ class View:
     each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
     many GPUs the plan so far gives to nobody. A node that is cordoned or drained is not alive in
     ``nodes``, and jobs that stay on it are not active but in ``staying``, which is for stages of
-    CPU cores. Background jobs are not active either but in ``background``, for the stage that
-    places them; the GPUs that they have are free to the policy.
+    CPU cores. ``leaves_s`` has the times by which nodes must go, by index. One that would go before
+    the next turn of a job is cordoned by then. Background jobs are not active either but in
+    ``background``, for the stage that places them; the GPUs that they have are free to the policy.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class View:
         "held_cpus",
         "home",
         "is_live",
+        "leaves_s",
         "marks",
         "movable",
         "nodes",
@@ -115,6 +117,7 @@ class View:
         self.held = state.held
         self.held_cpus: Mapping[int, int] = state.held_cpus
         self.home = state.home
+        self.leaves_s: Mapping[int, float] = state.leaves_s
         self.movable: array[int] = state.movable
         self.nodes: list[Node] = state.offered
         self.num_gpus: array[int] = state.num_gpus

@@ -60,6 +60,9 @@ class Policy:
     adapts: bool = False
     """True: it chooses the batches of jobs that leave that to it."""
 
+    turn_s: float = 60.0
+    """Seconds until the next turn of a job that it starts: a node that goes earlier takes none."""
+
     autoscaler: Autoscaler | None = None
     """With one it asks for a number of nodes, by the ``nodes`` of its notes."""
 

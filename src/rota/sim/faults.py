@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from heapq import heappop, heappush
 from math import floor, inf
 from random import Random
@@ -22,7 +23,8 @@ from rota.errors import InputError, SimulationError
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Suspend
-from rota.model.events import AttemptLost, JobSuspended, NodeLost, joined
+from rota.model.decide.departures import closing_times, closings_due
+from rota.model.events import AttemptLost, JobSuspended, NodeDeadlineChanged, NodeLost, joined
 from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
 from rota.sim.engine import FAULT
@@ -48,7 +50,8 @@ class What(StrEnum):
 class Fault(NamedTuple):
     """Something that happens to a node at a time, whatever runs there.
 
-    ``for_s`` is how long a node is down or slow, ``gpu`` which worker crashes.
+    ``for_s`` is how long a node is down or slow, ``gpu`` which worker crashes. That a node will
+    fail is known ``notice_s`` before.
     """
 
     at_s: float
@@ -57,6 +60,7 @@ class Fault(NamedTuple):
     for_s: float = inf
     gpu: int = 0
     speed: float = 1.0
+    notice_s: float = 0.0
 
 
 class Faults(NamedTuple):
@@ -104,6 +108,10 @@ class Faults(NamedTuple):
             if not 0 <= fault.at_s <= MAX_S:
                 raise InputError(
                     f"faults: at_s is {fault.at_s:g}; give from 0 to {MAX_S:,.0f} seconds"
+                )
+            if not 0 <= fault.notice_s <= MAX_S:
+                raise InputError(
+                    f"faults: notice_s is {fault.notice_s:g}; give from 0 to {MAX_S:,.0f} seconds"
                 )
             if not (LEAST_S <= fault.for_s <= MAX_S or fault.for_s == inf):
                 raise InputError(
@@ -199,6 +207,10 @@ class _Course:
         self._ends = 0
         for number in range(len(self._streams)):
             self._draw(number)
+        self._told = [each for each in faults.script if each.what == What.FAIL and each.notice_s]
+        for fault in self._told:
+            tell_s = max(0.0, fault.at_s - fault.notice_s)
+            simulation.engine.at(tell_s, FAULT, partial(self._tell, fault.node))
         self._schedule(simulation)
 
     def _draw(self, number: int) -> None:
@@ -212,7 +224,7 @@ class _Course:
 
     def _happen(self, simulation: Simulation) -> None:
         state = simulation.state
-        if simulation.all_arrived and not state.open_rows() and not state.unsettled:
+        if _is_over(simulation):
             return
         at_s, begins, number, fault = heappop(self._due)
         index = state.node_index[fault.node]
@@ -231,6 +243,28 @@ class _Course:
         else:
             self._repair(simulation, index)
         self._schedule(simulation)
+
+    def _tell(self, node: str, simulation: Simulation) -> None:
+        """Have it known that a node will fail, if it will, and the node be left in time."""
+        state, engine = simulation.state, simulation.engine
+        index, now_s = state.node_index[node], engine.now_s
+        known = [each for each in self._told if each.node == node]
+        known = [each for each in known if each.at_s - each.notice_s <= now_s < each.at_s]
+        leaves_s = min((each.at_s for each in known), default=None)
+        if _is_over(simulation) or not state.nodes[index].alive or leaves_s is None:
+            return
+        if leaves_s != state.leaves_s.get(index):
+            state.apply(NodeDeadlineChanged(now_s, node, leaves_s))
+        self._close(simulation)
+        for at_s in closing_times(leaves_s, simulation.policy.turn_s):
+            if at_s > now_s:
+                engine.at(at_s, FAULT, self._close)
+
+    def _close(self, simulation: Simulation) -> None:
+        """Cordon or drain the nodes for which it is time."""
+        state = simulation.state
+        for event in closings_due(state, simulation.engine.now_s, simulation.policy.turn_s):
+            state.apply(event)
 
     def _count_idle(self, state: ClusterState) -> None:
         """Raise SimulationError if faults keep all jobs from running for ever."""
@@ -265,6 +299,7 @@ class _Course:
             return
         node = simulation.state.nodes[index]
         simulation.state.apply(joined(simulation.engine.now_s, node))
+        self._tell(node.name, simulation)
 
     def _crash(self, simulation: Simulation, index: int, gpu: int) -> None:
         name = simulation.state.nodes[index].name
@@ -317,6 +352,12 @@ def checkpointed_s(work_s: float, checkpoint_s: float | None) -> float:
     if checkpoint_s is None:
         return 0.0
     return floor(work_s / checkpoint_s + ROUNDING) * checkpoint_s
+
+
+def _is_over(simulation: Simulation) -> bool:
+    """True if all jobs have ended, and no others will come."""
+    state = simulation.state
+    return simulation.all_arrived and not state.open_rows() and not state.unsettled
 
 
 def _rows(simulation: Simulation) -> list[int]:

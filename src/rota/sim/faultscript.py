@@ -22,10 +22,11 @@ FIELDS = {
     "for_s": f"from {LEAST_S} to {MAX_S:,.0f} seconds, or empty for ever",
     "gpu": "the index of a GPU of the node, from 0",
     "speed": f"a number from {SPEEDS[0]} to 1, of the node's own speed",
+    "notice_s": f"from 0 to {MAX_S:,.0f} seconds before it happens",
 }
 REQUIRED = ("at_s", "what", "node")
 USED = {
-    What.FAIL: {*REQUIRED, "for_s"},
+    What.FAIL: {*REQUIRED, "for_s", "notice_s"},
     What.CRASH: {*REQUIRED, "gpu"},
     What.SLOW: {*REQUIRED, "for_s", "speed"},
 }
@@ -112,7 +113,8 @@ def _fault(place: str, fields: dict[str, Any]) -> Fault:
     for_s = _number(place, fields, "for_s", inf, low=LEAST_S)
     speed = _number(place, fields, "speed", 1.0, low=SPEEDS[0], high=1.0)
     at_s = _number(place, fields, "at_s", 0.0)
-    return Fault(at_s, what, fields["node"], for_s, int(gpu), speed)
+    notice_s = _number(place, fields, "notice_s", 0.0)
+    return Fault(at_s, what, fields["node"], for_s, int(gpu), speed, notice_s)
 
 
 def _number(

@@ -560,6 +560,7 @@ class TestLooking:
         assert "1.5/4 by affinity" in nodes_text([node])
         assert "1.5/4 not held" in nodes_text([node | {"cores_held_by": "not held"}])
         assert "ENGINE" not in nodes_text([node])
+        assert "up, leaves at " in nodes_text([node | {"leaves_s": 1e9}])
         assert "batch job 17" in nodes_text([node | {"about": "batch job 17"}])
 
     def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):

@@ -4,10 +4,22 @@ import pytest
 
 from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
-from rota.model.events import AttemptLost, JobSuspended, NodeJoined, NodeLost, SpeedChanged
+from rota.model.commands import Launch
+from rota.model.decide.departures import closing_times
+from rota.model.events import (
+    AttemptLost,
+    CommandSent,
+    JobSuspended,
+    NodeClosed,
+    NodeDeadlineChanged,
+    NodeJoined,
+    NodeLost,
+    SpeedChanged,
+)
 from rota.policy.gandiva.policy import Gandiva
 from rota.policy.ordering.fifo import Fifo, FifoBackfill
 from rota.policy.ordering.shortest import ShortestRemaining
+from rota.policy.registry import create
 from rota.sim.faults import Fault, Faults, What, checkpointed_s
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation
@@ -134,6 +146,39 @@ def test_a_job_that_is_resuming_loses_its_attempt_and_the_resumption_never_comes
     state = outcome(jobs, faults, policy=ShortestRemaining(), costs=costs)
     assert state.lost_s[0] == 10
     assert state.finish_s[0] == 83 + 10 + 80
+
+
+@pytest.mark.parametrize("name", ["fifo", "gandiva", "max-min-fairness", "pollux", "tiresias"])
+def test_a_node_that_is_known_to_fail_is_left_before_under_any_policy(name):
+    """Without the notice each of its jobs would have lost its work."""
+    jobs = [job(str(number), 2, lasts=2000) for number in range(2)]
+    jobs += [job("late", 2, at=830, lasts=100)]
+    policy = create(name)
+    lost = Fault(1000.0, What.FAIL, "node0", notice_s=900.0)
+    state = outcome(jobs, scripted(lost), cluster="1x4,1x6", policy=policy)
+    assert max(state.lost_s) == 0
+    closed = [(event.at_s, event.drains) for event in happened(state, NodeClosed)]
+    last_turn_s, left_s = closing_times(1000.0, policy.turn_s)
+    assert closed == [(last_turn_s, False), (left_s, True)]
+    starts = [e.command for e in happened(state, CommandSent) if isinstance(e.command, Launch)]
+    (late,) = [each for each in starts if state.spec[each.row].job_id == "late"]
+    assert 0 not in late.allocation.nodes()
+    unknown = outcome(
+        jobs, scripted(lost._replace(notice_s=0.0)), cluster="1x4,1x6", policy=create(name)
+    )
+    assert max(unknown.lost_s) > 0
+
+
+def test_a_notice_after_the_last_job_is_none():
+    lost = Fault(1000.0, What.FAIL, "node0", notice_s=500.0)
+    assert not happened(outcome([job(lasts=100)], scripted(lost)), NodeDeadlineChanged)
+
+
+def test_a_node_that_comes_back_takes_jobs_again():
+    """Until the next failure is near, which was known before the first one."""
+    faults = [Fault(at_s, What.FAIL, "node0", 10.0, notice_s=at_s) for at_s in (500.0, 1000.0)]
+    state = outcome([job(lasts=300), job(at=600, lasts=100), job(at=850)], scripted(*faults))
+    assert list(state.first_start_s) == [0, 600, 1010]
 
 
 def test_jobs_too_large_for_what_is_left_wait_for_the_repair():

@@ -9,9 +9,9 @@ from rota.errors import InputError
 from rota.sim.faults import Fault, What
 from rota.sim.faultscript import read_faults
 
-HEADER = "at_s,what,node,for_s,gpu,speed\n"
+HEADER = "at_s,what,node,for_s,gpu,speed,notice_s\n"
 FAULTS = (
-    Fault(10.0, What.FAIL, "node0", 60.0),
+    Fault(10.0, What.FAIL, "node0", 60.0, notice_s=5.0),
     Fault(20.5, What.FAIL, "node1"),
     Fault(30.0, What.CRASH, "node2", gpu=3),
     Fault(40.0, What.SLOW, "node3", 90.0, speed=0.25),
@@ -29,13 +29,15 @@ def read(tmp_path):
 
 
 def test_every_kind_of_fault_is_read_from_csv(read):
-    rows = "10,fail,node0,60,,\n20.5,fail,node1,,,\n\n30,crash,node2,,3,\n40,slow,node3,90,,0.25\n"
+    rows = (
+        "10,fail,node0,60,,,5\n20.5,fail,node1,,,\n\n30,crash,node2,,3,\n40,slow,node3,90,,0.25\n"
+    )
     assert read(HEADER + rows) == FAULTS
 
 
 def test_the_same_faults_are_read_from_json(read):
     objects = [
-        {"at_s": 10, "what": "fail", "node": "node0", "for_s": 60},
+        {"at_s": 10, "what": "fail", "node": "node0", "for_s": 60, "notice_s": 5},
         {"at_s": 20.5, "what": "fail", "node": "node1", "for_s": None},
         {"at_s": 30, "what": "crash", "node": "node2", "gpu": 3},
         {"at_s": 40, "what": "slow", "node": "node3", "for_s": 90, "speed": 0.25},

@@ -125,6 +125,7 @@ STRATEGIES = {
     "drains": st.booleans(),
     "keeps_checkpoints": st.booleans(),
     "by_s": st.none() | seconds,
+    "leaves_s": st.none() | seconds,
     "until_s": st.none() | seconds,
     "cause": words,
     "lost_ranks": rows,

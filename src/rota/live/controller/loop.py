@@ -130,7 +130,7 @@ class Controller:
         self.cleaner = Cleaner(self.record, self.journal, self.files, self.snapshots)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
-        self.supply = Supply(self.record, self.journal, provider)
+        self.supply = Supply(self.record, self.journal, provider, policy.turn_s)
         self.leases = Leases(LEASE_S) if leases is None else leases
         self.node_api = NodeApi(self.record, self.journal, self.members, self.leases, self.supply)
         self.tickets = Tickets(self.record, self.members, certify)

@@ -317,6 +317,7 @@ class Record:
                 "cores": node.millicores / 1000 or None,
                 "cores_given": given[index] / 1000,
                 "cores_held_by": self.held_by.get(node.name),
+                "leaves_s": self.state.leaves_s.get(index),
                 "about": self.about.get(node.name) or None,
                 **self._closing(index, is_empty=index not in in_use),
             }

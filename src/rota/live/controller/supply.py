@@ -11,9 +11,9 @@ from rota.live.controller.record import Record
 from rota.live.controller.recovery import NODE_GONE, node_left
 from rota.live.provider.base import Provider
 from rota.live.wire import Message
-from rota.model.cluster import Closing
+from rota.model.decide.departures import closings_due
 from rota.model.decide.in_use import nodes_in_use
-from rota.model.events import Event, NodeClosed, NodeLost
+from rota.model.events import Event, NodeDeadlineChanged, NodeLost
 
 notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
 
@@ -21,11 +21,13 @@ notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` 
 class Supply:
     """The controller's requests to a provider, and the news it gets from it.
 
-    Nodes that are asked for are none of the cluster's until their agents have said hello.
+    Nodes that are asked for are none of the cluster's until their agents have said hello. A node
+    that must go is left in time for the turns of ``turn_s`` that the policy gives jobs.
     """
 
-    def __init__(self, record: Record, journal: Journal, provider: Provider) -> None:
+    def __init__(self, record: Record, journal: Journal, provider: Provider, turn_s: float) -> None:
         self._record, self._journal, self._provider = record, journal, provider
+        self._turn_s = turn_s
         self._state = record.state
         # Nodes, and which agent of each was told to end.
         self._given_up: dict[str, Process | None] = {}
@@ -43,15 +45,17 @@ class Supply:
             if node.alive and node.name not in names:
                 events += node_left(state, node.name, now_s, NODE_GONE)
         for name, leaves_s in ((node.name, node.leaves_s) for node in provided):
-            if leaves_s is None or name not in state.node_index:
+            index = state.node_index.get(name)
+            if index is None or not state.nodes[index].alive:
                 continue
-            closing = Closing(drains=True, by_s=leaves_s)
-            if state.closed.get(state.node_index[name]) != closing:
-                events.append(NodeClosed(now_s, name, *closing))
-        events += self._ask()
+            if state.leaves_s.get(index) != leaves_s:
+                events.append(NodeDeadlineChanged(now_s, name, leaves_s))
         for event in events:
             self._journal.note(event)
-        return bool(events)
+        more = [*closings_due(state, now_s, self._turn_s), *self._ask()]
+        for event in more:
+            self._journal.note(event)
+        return bool(events or more)
 
     @property
     def names(self) -> set[str]:

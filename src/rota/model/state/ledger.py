@@ -70,7 +70,8 @@ class Ledger:
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
     does, by row.
 
-    ``closed`` has the nodes that an administrator has closed to new jobs, by index, and
+    ``leaves_s`` has the times by which nodes must go, by index.
+    ``closed`` has the nodes that are closed to new jobs, by index, and
     ``unreachable`` those that are not heard, with the time at which they are lost, if there is one.
     Both are ``shut``: to policies, which see ``offered``, they are not there, nor are their GPUs in
     ``assumed`` and ``total_gpus``. ``staying`` are the rows that stay on such a node: no policy
@@ -145,6 +146,7 @@ class Ledger:
         self.nodes: list[Node] = []
         self.offered: list[Node] = []  # the nodes as policies see them
         self.closed: dict[int, Closing] = {}
+        self.leaves_s: dict[int, float] = {}
         self.unreachable: dict[int, float | None] = {}
         self.node_index: dict[str, int] = {}
         self.assumed = FreeGpus()  # free when the last plan has been carried out

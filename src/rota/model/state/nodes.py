@@ -7,6 +7,7 @@ from rota.model.cluster import Closing, Node
 from rota.model.events import (
     NodeClosed,
     NodeCpusChanged,
+    NodeDeadlineChanged,
     NodeJoined,
     NodeLost,
     NodeOpened,
@@ -53,6 +54,7 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
     ledger.num_reached -= ledger.nodes[index].reach != ""
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
     ledger.unreachable.pop(index, None)
+    _forget_deadline(ledger, index)
     _let_go(ledger)
     ledger.idle.set_mask(index, 0)
     ledger.idle_background.set_mask(index, 0)
@@ -64,6 +66,24 @@ def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:
     for nodes in (ledger.nodes, ledger.offered):
         nodes[index] = nodes[index]._replace(millicores=e.millicores)
     ledger.decision_needed = ledger.policy_needed = True
+
+
+def node_deadline_changed(ledger: Ledger, e: NodeDeadlineChanged) -> None:
+    index = _known(ledger, e.name, "told to go")
+    was_closed = index in ledger.closed
+    _forget_deadline(ledger, index)
+    if e.leaves_s is not None:
+        ledger.leaves_s[index] = e.leaves_s
+    if was_closed and index not in ledger.closed:
+        _reopen(ledger, index)
+    ledger.decision_needed = ledger.policy_needed = True
+
+
+def _forget_deadline(ledger: Ledger, index: int) -> None:
+    """The node need not go by a time, and is closed no more if that was the reason."""
+    leaves_s, closing = ledger.leaves_s.pop(index, None), ledger.closed.get(index)
+    if leaves_s is not None and closing is not None and closing.by_s == leaves_s:
+        del ledger.closed[index]
 
 
 def node_closed(ledger: Ledger, e: NodeClosed) -> None:

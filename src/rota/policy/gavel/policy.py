@@ -54,7 +54,7 @@ class FairRounds(Policy):
         fill_idle: str = "yes",
     ) -> None:
         self.aware = heterogeneity == "aware"
-        self.round_s = round_s
+        self.round_s = self.turn_s = round_s
         self.solve_every_s = solve_every_s
         self.fill_idle = fill_idle == "yes"
 

@@ -34,7 +34,7 @@ class MarginalGain(Policy):
     resizes = True
 
     def __init__(self, every_s: float = 60.0) -> None:
-        self.every_s = every_s
+        self.every_s = self.turn_s = every_s
 
     def left_s(self, view: View, row: int) -> Callable[[int], float]:
         """A function of GPUs: the seconds that the job has left on so many."""

@@ -19,7 +19,7 @@ class Rounds(Ranked):
     SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a turn lasts.")}
 
     def __init__(self, quantum_s: float = 60.0) -> None:
-        self.quantum_s = quantum_s
+        self.quantum_s = self.turn_s = quantum_s
 
     def decide(self, view: View) -> Plan:
         """Order anew when the quantum is over, else fill what is free."""

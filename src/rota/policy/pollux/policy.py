@@ -127,7 +127,7 @@ class Pollux(Policy):
     ) -> None:
         self.objective = objective
         self.fits = fits
-        self.interval_s = interval_s
+        self.interval_s = self.turn_s = interval_s
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None

@@ -1084,13 +1084,20 @@ def test_a_node_that_must_go_is_drained_by_then(comes_and_goes):
             agent = Agent(controller)
             agent.hello()
             await agent.hears("welcome")
-            by_s = controller.now_s() + 3600
-            provider.there = [ProvidedNode(name, True, by_s) for name in ("n", "nobody")]
+            far_s, by_s = controller.now_s() + 3600, controller.now_s() + 60
+            provider.there = [ProvidedNode(name, True, far_s) for name in ("n", "nobody")]
+            await until(lambda: controller.state.leaves_s)
+            assert controller.record.nodes()[0]["leaves_s"] == far_s
+            assert controller.state.closed == {}
+            provider.there = [ProvidedNode("n", True, by_s, about="batch job 17")]
             await until(lambda: controller.state.closed)
             assert controller.state.closed == {0: (True, by_s)}
             controller.node_api.enable("n")
             await until(lambda: controller.state.closed)
-            assert controller.record.nodes()[0]["drain_by_s"] == by_s
+            (told,) = controller.record.nodes()
+            assert (told["drain_by_s"], told["about"]) == (by_s, "batch job 17")
+            provider.there = [ProvidedNode("n", True)]
+            await until(lambda: not controller.state.closed)
             await agent.leave()
 
     asyncio.run(scenario())
