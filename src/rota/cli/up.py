@@ -48,7 +48,7 @@ MOST_NAMED = 5  # processes that live on
     default="1",
     show_default=True,
     help="Make so many nodes of this machine, each with an agent and GPUs or slots of its own. "
-    "With 1..4 it begins with one, and has up to four when the policy asks for them.",
+    "With 1..4 it begins with one, and has up to four when the policy or the queue asks for them.",
 )
 @click.option(
     "--gpu-types",

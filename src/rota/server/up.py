@@ -65,23 +65,16 @@ def run_cluster(
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
-    With ``least_nodes`` it begins with so many, and has as many as the policy asks for. With
-    ``listen`` other machines can call and join; those that have joined are nodes in any case, each
-    with a lease of ``lease_s``, by default as before, or a minute.
-    Raises InputError for a policy that is an oracle, or asks for no nodes where it has to, for more
-    GPUs than there are, when another controller runs on the same folder, and for a folder that
-    can't be written to.
+    With ``least_nodes`` it begins with so many, and has as many as the policy asks for, or else the
+    queue. With ``listen`` other machines can call and join; those that have joined are nodes in any
+    case, each with a lease of ``lease_s``, by default as before, or a minute.
+    Raises InputError for a policy that is an oracle, for more GPUs than there are, when another
+    controller runs on the same folder, and for a folder that can't be written to.
     """
     if policy.needs_duration:
         raise InputError(
             f"policy: {policy_name} needs to know how long jobs run, which only a trace tells; "
             "use it in `rota sim`, and here for example tiresias or gandiva"
-        )
-    if least_nodes is not None and policy.autoscaler is None:
-        raise InputError(
-            f"--nodes: {least_nodes}..{nodes} needs a policy that asks for nodes, which "
-            f"{policy_name} does not; give --policy pollux --set nodes={least_nodes},{nodes}, or "
-            "one number"
         )
     cores = len(os.sched_getaffinity(0))
     layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)

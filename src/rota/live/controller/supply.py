@@ -13,8 +13,12 @@ from rota.live.provider.base import Provider
 from rota.live.wire import Message
 from rota.model.decide.departures import closings_due
 from rota.model.decide.in_use import nodes_in_use
+from rota.model.decide.nodes_wanted import nodes_wanted
 from rota.model.events import Event, NodeDeadlineChanged, NodeLost
 
+SHRINK_AFTER_S = 60.0  # nodes are not given up for a pause between two jobs
+
+log = logging.getLogger("rota.controller")
 notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
 
 
@@ -28,6 +32,8 @@ class Supply:
     def __init__(self, record: Record, journal: Journal, provider: Provider, turn_s: float) -> None:
         self._record, self._journal, self._provider = record, journal, provider
         self._turn_s = turn_s
+        self._wanted = 0  # nodes, by the queue
+        self._fewer_since_s: float | None = None  # the time since which that is too many
         self._state = record.state
         # Nodes, and which agent of each was told to end.
         self._given_up: dict[str, Process | None] = {}
@@ -83,21 +89,25 @@ class Supply:
         return [node._asdict() for node in self._provider.awaited()]
 
     def _ask(self) -> list[Event]:
-        """Ask for as many nodes as the policy wants, and give up those without jobs that are more.
+        """Ask for as many nodes as are wanted, and give up those without jobs that are more.
 
-        The last ones go first. Where too few are without, others go when their jobs have ended or
-        have gone elsewhere.
+        Those go first that take no jobs, then the last ones. Where too few are without, others go
+        when their jobs have ended or have gone elsewhere.
         """
         wish, bounds, state = self._state.notes.nodes, self._provider.bounds, self._state
-        if wish is None or bounds is None:
+        if bounds is None:
             return []
-        desired = min(max(wish.desired, bounds[0]), bounds[1])
-        self._provider.scale(desired)
+        desired = self._wanted_by_queue() if wish is None else wish.desired
+        desired = min(max(desired, bounds[0]), bounds[1])
+        try:
+            self._provider.scale(desired)
+        except OSError as error:  # a full disk: what can't be written down is not asked for
+            log.warning("%s nodes can't be asked for: %s", desired, error)
         used, events = nodes_in_use(state), list[Event]()
         stay = {node.name for node in self._provider.nodes() if node.stays}
         there = [index for index, node in enumerate(state.nodes) if node.alive]
         surplus = len(there) - desired
-        for index in reversed(there):
+        for index in sorted(there, key=lambda index: (index not in state.shut, -index)):
             name = state.nodes[index].name
             is_free = index not in used and name not in stay
             if surplus > 0 and is_free and name in self._record.outboxes.queues:
@@ -106,6 +116,17 @@ class Supply:
                 events.append(NodeLost(self._record.now_s(), name, given_back=True))
                 self._journal.once_written.append(partial(self._give_up, name))
         return events
+
+    def _wanted_by_queue(self) -> int:
+        """As many nodes as the queue asks for; no fewer before it has asked for fewer for long."""
+        wanted, now_s = nodes_wanted(self._state), self._record.now_s()
+        if wanted >= self._wanted:
+            self._wanted, self._fewer_since_s = wanted, None
+        elif self._fewer_since_s is None:
+            self._fewer_since_s = now_s
+        elif now_s >= self._fewer_since_s + SHRINK_AFTER_S:
+            self._wanted, self._fewer_since_s = wanted, None
+        return self._wanted
 
     def _give_up(self, name: str) -> None:
         self._record.outboxes.tell(name, {"type": "shutdown"})

@@ -17,6 +17,7 @@ from rota.folder import Folder
 from rota.live.agent.answers import answer
 from rota.live.controller import agent_sessions
 from rota.live.controller import loop as controller_module
+from rota.live.controller import supply as supply_module
 from rota.live.controller.clock import Clock
 from rota.live.controller.last_id import write_last_id
 from rota.live.controller.loop import Controller
@@ -1192,6 +1193,52 @@ def test_nodes_are_asked_for_as_the_policy_wants_and_given_up_without_jobs(
     asyncio.run(scenario())
     told = [record.getMessage() for record in caplog.records if record.name == "rota.notice"]
     assert told == ["no room for m"]
+
+
+def test_under_a_policy_that_asks_for_no_nodes_the_queue_does(tmp_path, monkeypatch):
+    """Nodes are given up once there have been too many for a while, those that are closed first."""
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
+    provider, folder = Grows(), Folder(tmp_path).create()
+
+    async def scenario():
+        controller = Controller(
+            EventStore(folder.database), folder, FifoBackfill(), "fifo", provider
+        )
+        await controller.start()
+        agent, other = Agent(controller), Agent(controller)
+        agent.hello()
+        jobs = [await submit(controller, resources={"gpus": 2}) for _ in range(2)]
+        first = await agent.hears("launch")
+        agent.says(**done(first))
+        await until(lambda: provider.asked == 2)
+        provider.there = [ProvidedNode(name, is_alive=True) for name in "nm"]
+        other.says(**HELLO | {"node": "m", "agent": "first"})
+        other.says(**done(await other.hears("launch")))
+        await until_state(controller, jobs[1], JobState.RUNNING)
+        agent.says(**ENDED | {key: first[key] for key in ("job_id", "attempt", "launch")})
+        await until_state(controller, jobs[0], JobState.SUCCEEDED)
+        assert (provider.asked, provider.released) == (2, [])
+        monkeypatch.setattr(supply_module, "SHRINK_AFTER_S", 0.0)
+        await until(lambda: provider.asked == 1)
+        await until(lambda: provider.released == ["n"])
+        for each in (agent, other):
+            await each.leave()
+        await controller.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_keeps_nodes_from_being_asked_for_and_nothing_else(tmp_path, monkeypatch):
+    def no_room(desired):
+        raise OSError("no space left")
+
+    async def scenario():
+        async with controlled(tmp_path, AsksForNodes()) as controller:
+            monkeypatch.setattr(controller.supply._provider, "bounds", (1, 2), raising=False)
+            monkeypatch.setattr(controller.supply._provider, "scale", no_room)
+            assert controller.supply.look() is False
+
+    asyncio.run(scenario())
 
 
 def test_a_policy_that_wants_nodes_of_a_provider_that_has_what_it_has_gets_none(
