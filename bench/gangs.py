@@ -21,7 +21,7 @@ sys.path += [str(ROOT), str(ROOT / "tests")]
 from tests.hosts.placing import Placing  # noqa: E402
 
 from rota.client.events import Logged  # noqa: E402
-from support import hosts  # noqa: E402
+from rota.experiment.runs import hosts  # noqa: E402
 
 PROGRAM = """
 import time, torch, rota.train

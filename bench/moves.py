@@ -25,7 +25,7 @@ sys.path += [str(ROOT), str(ROOT / "tests")]
 
 from tests.hosts.conftest import Lab  # noqa: E402
 
-from support import hosts  # noqa: E402
+from rota.experiment.runs import hosts  # noqa: E402
 
 PROGRAM = """
 import time, torch, rota.train
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--moves", type=int, default=6)
     parser.add_argument("--megabits", type=int, default=0)
     options = parser.parse_args()
-    if reason := hosts.why_none():
+    if reason := hosts.why_none(*hosts.FOR_FAULTS):
         print(f"skipped: {reason}")
         return
     took: dict[bool, list[float]] = {True: [], False: []}

@@ -14,10 +14,11 @@ from tests.process.conftest import DEADLINE_S, until
 
 from rota.client.client import Client
 from rota.errors import RotaError
+from rota.experiment.runs import hosts
 from rota.folder import Folder
-from support import hosts
 
 PORT = 7800
+MARK = "HOST_UNDER_TEST"
 GATED = "echo begun; until [ -e {gate} ]; do sleep 0.05; done; echo over"
 
 
@@ -35,7 +36,7 @@ class Machine:
     def environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
         own = {"ROTA_HOME": str(self.folder.path), "XDG_RUNTIME_DIR": str(self.base)}
-        return kept | own | {hosts.MARK: self.host.name} | self.more
+        return kept | own | {MARK: self.host.name} | self.more
 
     def rota(self, *words: str, before: Sequence[str] = ()) -> tuple[int, str]:
         """The exit code of a command, and what it printed; a program ``before`` starts it."""
@@ -129,12 +130,9 @@ class Lab:
     def client(self) -> Client:
         """A client on this machine, which is none of the cluster's."""
         if self._client is None:
-            os.environ["ROTA_CA"] = str(self.head.folder.tls / "ca.pem")
-            try:
-                made = Client(self.url, self.head.folder.token.read_text().strip())
-                made.policies()
-            finally:
-                del os.environ["ROTA_CA"]
+            token = self.head.folder.token.read_text().strip()
+            made = Client(self.url, token, ca=str(self.head.folder.tls / "ca.pem"))
+            made.policies()
             self._client = made
         return self._client
 
@@ -225,7 +223,7 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def lab(base) -> Iterator[Lab]:
     """A cluster of which each test may have another machine join."""
-    if reason := hosts.why_none():
+    if reason := hosts.why_none(*hosts.FOR_FAULTS):
         pytest.skip(reason)
     (base / "head").mkdir()
     with hosts.lan() as lan:

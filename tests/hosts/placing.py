@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.process.conftest import until
 
-from support import hosts
+from rota.experiment.runs import hosts
 
 from .conftest import Lab
 

@@ -11,7 +11,7 @@ import torch
 from tests.process.conftest import SCRIPTS, until
 from tests.process.states import differences, outcome
 
-from support import hosts
+from rota.experiment.runs import hosts
 
 from .placing import Placing
 
@@ -70,7 +70,7 @@ class Training:
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory) -> Iterator[Placing]:
     """Three machines that have joined, of two GPUs each, and one of the controller's own."""
-    if reason := hosts.why_none():
+    if reason := hosts.why_none(*hosts.FOR_FAULTS):
         pytest.skip(reason)
     base = tmp_path_factory.mktemp("trio")
     (base / "head").mkdir()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.process.conftest import until
 
+from rota.experiment.runs import hosts
 from rota.folder import Folder
-from support import hosts
 
-from .conftest import PORT, Job, Lab, Machine
+from .conftest import MARK, PORT, Job, Lab, Machine
 
 PAGE = Path(__file__).parents[2] / "docs/reference/hosts.md"
 UNITS = dict(
@@ -39,7 +39,7 @@ class Served(Machine):
     @property
     def environment(self) -> dict[str, str]:
         user = {"HOME": str(self.base), "USER": "rota", "LOGNAME": "rota", "SHELL": "/bin/sh"}
-        return user | {"PATH": os.defpath, "LANG": "C.UTF-8", hosts.MARK: self.host.name}
+        return user | {"PATH": os.defpath, "LANG": "C.UTF-8", MARK: self.host.name}
 
     def start(self, *words: str, log, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         command = [*AS_USER, *before, sys.executable, "-m", "rota.cli.main", *words]
@@ -65,7 +65,7 @@ class Served(Machine):
 @pytest.fixture(scope="module")
 def served():
     """A controller's machine."""
-    if reason := hosts.why_none():
+    if reason := hosts.why_none(*hosts.FOR_FAULTS):
         pytest.skip(reason)
     if subprocess.run([*AS_USER, sys.executable, "-c", "import rota"], cwd="/").returncode:
         pytest.skip("other users can't run Rota from this folder")

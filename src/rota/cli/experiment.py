@@ -22,7 +22,7 @@ def experiment() -> None:
 
 @experiment.command("list")
 def list_() -> None:
-    """List the experiments, each with the options that it takes of --data and --live.
+    """List the experiments, each with the options that it takes of --data, --live and --hosts.
 
     With --live one also runs on real jobs; those that say so themselves always do.
     """
@@ -38,9 +38,17 @@ def list_() -> None:
     "--data", metavar="DIR", type=Path, help="A folder with public data, if it needs any."
 )
 @click.option("--live", is_flag=True, help="Run its live part, if it has one, on real jobs.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Run its live part on so many machines made of namespaces; needs root.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 @click.pass_context
-def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: bool) -> None:
+def run(
+    ctx: click.Context, name: str, data: Path | None, live: bool, hosts: int | None, as_json: bool
+) -> None:
     """Run one experiment and hold its figures against their bounds.
 
     The exit code is 0 if all figures are within their bounds, 1 if one is not, and 3 if data that
@@ -49,7 +57,7 @@ def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: b
     from rota.cli.simoutput import print_json
 
     with many_runs():
-        outcome = run_experiment(name, data, live=live)
+        outcome = run_experiment(name, data, live=live, hosts=hosts)
     if as_json:
         print_json(outcome.as_dict())
     else:

@@ -73,8 +73,9 @@ class Client:
         url: str | None = None,
         token: str | None = None,
         folder: Folder | str | Path | None = None,
+        ca: str | None = None,
     ) -> None:
-        self._connection = Connection(url, token, folder)
+        self._connection = Connection(url, token, folder, ca)
         self._call = self._connection.call
 
     def __enter__(self) -> Self:

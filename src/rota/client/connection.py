@@ -41,7 +41,9 @@ class Connection:
         url: str | None = None,
         token: str | None = None,
         folder: Folder | str | Path | None = None,
+        ca: str | None = None,
     ) -> None:
+        self._ca = ca or os.environ.get("ROTA_CA")
         self._fixed_url = url or os.environ.get("ROTA_SERVER")
         self._fixed_token = token or os.environ.get("ROTA_TOKEN")
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
@@ -52,12 +54,12 @@ class Connection:
 
     @cached_property
     def trust(self) -> ssl.SSLContext | bool:
-        """The trust in certificates: the CA of ``$ROTA_CA``, else those of httpx."""
-        if not (ca := os.environ.get("ROTA_CA")):
+        """The trust in certificates: the given CA or ``$ROTA_CA``, else those of httpx."""
+        if not self._ca:
             return True
         from rota.client.trust import trusted_by
 
-        return trusted_by(ca, self._fixed_url)
+        return trusted_by(self._ca, self._fixed_url)
 
     @cached_property
     def _http(self) -> httpx.Client:

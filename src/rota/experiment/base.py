@@ -21,6 +21,7 @@ from rota.policy.information import information_of
 from rota.policy.registry import create
 from rota.scenario.pool import over_cores
 
+OPTIONS = ("data", "live", "hosts")
 Key = TypeVar("Key")
 Subject = TypeVar("Subject")
 Found = TypeVar("Found")
@@ -139,7 +140,8 @@ class Experiment(Protocol):
     """A module of this package.
 
     One that needs public data takes ``data``, the folder that has it, and raises DataMissingError
-    if it has not; one with a live part takes ``live``, which asks for a real cluster.
+    if it has not; one with a live part takes ``live``, which asks for a real cluster, and ``hosts``
+    if that may be of so many machines.
     """
 
     run: Callable[..., Outcome]
@@ -161,7 +163,9 @@ def load(name: str) -> Experiment:
     return cast(Experiment, import_module(f"rota.experiment.{name.replace('-', '_')}"))
 
 
-def run(name: str, data: Path | None = None, *, live: bool = False) -> Outcome:
+def run(
+    name: str, data: Path | None = None, *, live: bool = False, hosts: int | None = None
+) -> Outcome:
     """Run an experiment. Raises InputError for what it has no use for."""
     experiment = load(name)
     takes = _taken(experiment)
@@ -169,17 +173,21 @@ def run(name: str, data: Path | None = None, *, live: bool = False) -> Outcome:
         raise InputError(f"experiment {name} needs no data; leave out --data")
     if live and "live" not in takes:
         raise InputError(f"experiment {name} has no separate part on real jobs; leave out --live")
-    given = {"data": data, "live": live}
+    if hosts is not None and "hosts" not in takes:
+        raise InputError(f"experiment {name} runs on one machine; leave out --hosts")
+    if hosts is not None and not live:
+        raise InputError("--hosts: it is for the part on real jobs; add --live")
+    given = {"data": data, "live": live, "hosts": hosts}
     return experiment.run(**{key: value for key, value in given.items() if key in takes})
 
 
 def taken(name: str) -> list[str]:
-    """The parameters that an experiment takes, out of ``data`` and ``live``."""
+    """The parameters that an experiment takes, out of those of OPTIONS."""
     return _taken(load(name))
 
 
 def _taken(experiment: Experiment) -> list[str]:
-    return [name for name in ("data", "live") if name in signature(experiment.run).parameters]
+    return [name for name in OPTIONS if name in signature(experiment.run).parameters]
 
 
 def summary(name: str) -> str:

@@ -6,19 +6,23 @@ their first 100 mini-batches within minutes, where first-in-first-out makes half
 hours. Both run in the simulator; the baseline is FIFO on the same jobs.
 
 With ``live`` six trainings take turns on a real cluster as well, with a shorter quantum on fewer
-slots, and are run under FIFO beside it. A step takes its time by waiting, so that what is measured
-is turns, and not how well this machine runs several processes at once.
+slots, and are run under FIFO beside it. With ``hosts`` the cluster is of so many machines, each
+with a slot for two trainings. A step takes its time by waiting, so that what is measured is turns,
+and not how well this machine runs several processes at once.
 """
 
 import tempfile
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from rota.client.client import Client
 from rota.experiment.base import Figure, Outcome, information
 from rota.experiment.runs.course import Course
 from rota.experiment.runs.live import cluster, wait_for_all
+from rota.experiment.runs.several import check_hosts, cluster_of_hosts
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -58,6 +62,7 @@ LIVE_SLOTS = 2
 LIVE_QUANTUM_S = 1.0
 LIVE_STEPS, LIVE_STEP_S = 900, 0.02
 LIVE_DEADLINE_S = 400.0
+HOST_SLOTS, HOST_JOBS = 1, 2  # on each of several hosts
 # Turns of a second cost more of it than those of a minute: as bench/time_slicing.py asks for.
 LIVE_SHARE_TOLERANCE = 0.1
 LIVE_LEAST_OF_FULL = 0.97
@@ -77,18 +82,26 @@ with rota.train.session() as s:
             time.sleep(step_s)
             optimizer.step()
             optimizer.zero_grad()
-            print(time.time(), file=file)
+            print(time.time(), file=file, flush=True)
 """
 
 
-def run(*, live: bool = False) -> Outcome:
-    """Run both parts in the simulator, and ``live`` on a real cluster. Raises SimulationError."""
+def run(*, live: bool = False, hosts: int | None = None) -> Outcome:
+    """Run both parts in the simulator, and ``live`` on a real cluster, of ``hosts`` if any.
+
+    Raises SimulationError, and InputError if so many hosts can't be had.
+    """
+    if hosts is not None:
+        check_hosts()
     figures = [*_share_figures(), *_first_figures()]
     settings = _settings()
     if live:
-        figures += live_figures(_live("gandiva"), _live("fifo"))
+        slots = LIVE_SLOTS if hosts is None else hosts * HOST_SLOTS
+        figures += live_figures(_live("gandiva", hosts), _live("fifo", hosts), slots)
         settings["live"] = {
-            "slots": LIVE_SLOTS,
+            "hosts": hosts or 1,
+            "jobs": _live_jobs(hosts),
+            "slots": slots,
             "quantum_s": LIVE_QUANTUM_S,
             "steps": LIVE_STEPS,
             "step_s": LIVE_STEP_S,
@@ -160,7 +173,9 @@ def _first_figures() -> list[Figure]:
     ]
 
 
-def live_figures(ours: list[list[float]], fifo: list[list[float]]) -> list[Figure]:
+def live_figures(
+    ours: list[list[float]], fifo: list[list[float]], slots: int = LIVE_SLOTS
+) -> list[Figure]:
     """The figures of two live runs, from when each job had done each of its steps.
 
     Counted is from when all jobs have done a step until the first is complete. How many slots are
@@ -172,24 +187,25 @@ def live_figures(ours: list[list[float]], fifo: list[list[float]]) -> list[Figur
     mean = sum(steps) / len(steps)
     full = sum(steps) * step_s / (end_s - begin_s)
     low, high = 1 - LIVE_SHARE_TOLERANCE, 1 + LIVE_SHARE_TOLERANCE
-    least, most = LIVE_LEAST_OF_FULL * LIVE_SLOTS, LIVE_MOST_OF_FULL * LIVE_SLOTS
+    least, most = LIVE_LEAST_OF_FULL * slots, LIVE_MOST_OF_FULL * slots
     return [
         Figure("live: smallest share", "of an equal one", 1.0, 0.0, min(steps) / mean, low, high),
         Figure("live: largest share", "of an equal one", 1.0, None, max(steps) / mean, low, high),
-        Figure(
-            "live: total throughput", "slots at work", None, float(LIVE_SLOTS), full, least, most
-        ),
+        Figure("live: total throughput", "slots at work", None, float(slots), full, least, most),
     ]
 
 
-def _live(policy: str) -> list[list[float]]:
+def _live_jobs(hosts: int | None) -> int:
+    return SHARE_JOBS if hosts is None else hosts * HOST_JOBS
+
+
+def _live(policy: str, hosts: int | None) -> list[list[float]]:
     """Times at which each job, on a live cluster, completed each of its steps."""
-    settings = _settings_of(policy, LIVE_QUANTUM_S)
     with tempfile.TemporaryDirectory(prefix="rota-timeslice-") as name:
         folder = Path(name)
         (folder / "train.py").write_text(SCRIPT)
-        outs = [folder / f"steps{number}" for number in range(SHARE_JOBS)]
-        with cluster(folder / "home", gpus=LIVE_SLOTS, policy=policy, settings=settings) as client:
+        outs = [folder / f"steps{number}" for number in range(_live_jobs(hosts))]
+        with _cluster(folder / "home", hosts, policy) as client:
             jobs = [
                 client.submit(
                     {
@@ -202,6 +218,13 @@ def _live(policy: str) -> list[list[float]]:
             ]
             wait_for_all(client, jobs, LIVE_DEADLINE_S)
         return [[float(line) for line in out.read_text().split()] for out in outs]
+
+
+def _cluster(home: Path, hosts: int | None, policy: str) -> AbstractContextManager[Client]:
+    settings = _settings_of(policy, LIVE_QUANTUM_S)
+    if hosts is None:
+        return cluster(home, gpus=LIVE_SLOTS, policy=policy, settings=settings)
+    return cluster_of_hosts(home, hosts, gpus=HOST_SLOTS, policy=policy, settings=settings)
 
 
 def shares(policy: str) -> list[float]:

@@ -26,7 +26,7 @@ def test_list_names_each_experiment_with_a_sentence(rota):
 def test_list_tells_which_options_an_experiment_takes(rota):
     listed = dict(line.split(maxsplit=1) for line in rota("experiment", "list")[1].splitlines())
     assert listed["pollux-jct"].endswith(" [--data]")
-    assert listed["gandiva-timeslice"].endswith(" [--live]")
+    assert listed["gandiva-timeslice"].endswith(" [--live, --hosts]")
     assert not listed["tiresias-example"].endswith("]")
 
 
@@ -119,6 +119,8 @@ def test_absent_data_is_exit_code_3_and_a_sentence(rota, monkeypatch):
         (["gandiva_timeslice"], "did you mean 'gandiva-timeslice'"),
         (["tiresias-example", "--live"], "leave out --live"),
         (["gandiva-timeslice", "--data", "."], "leave out --data"),
+        (["gandiva-timeslice", "--hosts", "3"], "add --live"),
+        (["pollux-jct", "--hosts", "3"], "leave out --hosts"),
     ],
     ids=" ".join,
 )

@@ -1,5 +1,6 @@
 import pytest
 
+from rota.errors import InputError
 from rota.experiment import gandiva_timeslice
 from rota.experiment.gandiva_timeslice import (
     COSTS,
@@ -74,8 +75,31 @@ def test_live_turns_that_cost_too_much_or_are_unequal_do_not_hold():
     assert not live_figures(starved, FIFO)[0].ok
 
 
+def test_several_hosts_have_a_slot_each_for_two_trainings(monkeypatch):
+    seen = {"gandiva": turns(6, 3, 18), "fifo": FIFO}
+    monkeypatch.setattr(gandiva_timeslice, "check_hosts", lambda: None)
+    monkeypatch.setattr(gandiva_timeslice, "_live", lambda policy, hosts: seen[policy])
+    outcome = run(live=True, hosts=3)
+    assert outcome.holds, outcome.figures
+    assert outcome.figures[-1].ours == pytest.approx(3.0, rel=0.02)
+    assert (
+        outcome.settings["live"] | {"hosts": 3, "jobs": 6, "slots": 3} == outcome.settings["live"]
+    )
+
+
+def test_why_there_are_no_hosts_is_told_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="--hosts: only root makes hosts out of namespaces"):
+        run(live=True, hosts=3)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=r"there is no ip, nsenter, .*: install iproute2"):
+        run(live=True, hosts=3)
+
+
 def test_only_a_live_run_starts_a_cluster(monkeypatch):
-    monkeypatch.setattr(gandiva_timeslice, "_live", {"gandiva": turns(6, 2, 18), "fifo": FIFO}.get)
+    seen = {"gandiva": turns(6, 2, 18), "fifo": FIFO}
+    monkeypatch.setattr(gandiva_timeslice, "_live", lambda policy, hosts: seen[policy])
     assert run(live=True).figures[-1].name == "live: total throughput"
     monkeypatch.delattr(gandiva_timeslice, "_live")
     assert not any("live" in figure.name for figure in run().figures)

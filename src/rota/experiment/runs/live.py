@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rota.client.client import Client
 from rota.errors import RotaError, SimulationError, UnreachableError
@@ -49,12 +51,9 @@ def cluster(
             env=environment,
             start_new_session=True,  # Ctrl-C is for us: the cluster is then taken down in order
         )
-    before = signal.getsignal(signal.SIGTERM)
-    if before == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with Client(folder=Folder(home)) as client:
+    with raising_at_sigterm(), Client(folder=Folder(home)) as client:
         try:
-            _wait_until_up(client, process, nodes, log)
+            wait_until(partial(are_connected, client, nodes), process, log)
             yield client
         finally:
             with contextlib.suppress(RotaError):
@@ -64,7 +63,18 @@ def cluster(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def raising_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise SystemExit meanwhile, unless a handler of the caller's own is there."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def wait_for_all(client: Client, jobs: Sequence[str], within_s: float) -> None:
@@ -80,15 +90,19 @@ def wait_for_all(client: Client, jobs: Sequence[str], within_s: float) -> None:
             raise SimulationError(f"job {job}: {state}; its last words: {tail}")
 
 
-def _wait_until_up(
-    client: Client, process: "subprocess.Popen[bytes]", nodes: int, log: Path
-) -> None:
+def wait_until(is_so: Callable[[], bool], process: "subprocess.Popen[Any]", log: Path) -> None:
+    """Wait for a cluster that starts. Raises SimulationError if the process ends, or it is late."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise SimulationError(f"the cluster did not start: {log.read_text().strip()}")
         with contextlib.suppress(UnreachableError):
-            if sum(node["connected"] for node in client.nodes()) >= nodes:
+            if is_so():
                 return
         time.sleep(0.05)
     raise SimulationError(f"the cluster was not up after {START_S:.0f} s; see {log}")
+
+
+def are_connected(client: Client, nodes: int) -> bool:
+    """True if the agents of so many nodes are connected."""
+    return sum(node["connected"] for node in client.nodes()) >= nodes

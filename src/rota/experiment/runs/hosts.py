@@ -17,10 +17,10 @@ from typing import IO
 
 import psutil
 
-PROGRAMS = ("ip", "tc", "nft", "nsenter", "unshare", "mount", "bash")
+PROGRAMS = ("ip", "nsenter", "unshare", "mount", "bash")
+FOR_FAULTS = ("tc", "nft")  # what comes in or goes out is shaped and dropped by these
+PACKAGES = "iproute2, nftables and util-linux"
 OUTSIDE = 254  # the number of this kernel's own network
-FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-MARK = "HOST_UNDER_TEST"
 # The first process adopts orphans, as any host's does, and waits for them.
 INIT = 'hostname "$1"; shift; for each in "$@"; do mount -t tmpfs tmpfs "$each"; done; echo up; '
 INIT += "while :; do sleep 1000 & wait; done"
@@ -28,13 +28,13 @@ INIT += "while :; do sleep 1000 & wait; done"
 _numbers = itertools.count()
 
 
-def why_none() -> str:
-    """The reason why there can be no hosts here; "" if there can."""
+def why_none(*more: str) -> str:
+    """The reason why there can be no hosts here, with ``more`` programs; "" if there can."""
     if os.geteuid() != 0:
         return "only root makes hosts out of namespaces"
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    missing = [name for name in (*PROGRAMS, *more) if shutil.which(name) is None]
     if missing:
-        return f"there is no {', '.join(missing)}: install iproute2, nftables and util-linux"
+        return f"there is no {', '.join(missing)}: install {PACKAGES}"
     try:
         with lan():
             return ""
@@ -80,7 +80,7 @@ class Host:
         self.name, self.address = name, lan.address(number)
         self._lan, self._network = lan, f"{lan.name}-{number}"
         self._port = f"{lan.name}p{number}"
-        self._hidden = ["/dev/shm", *map(str, hidden)]
+        self._hidden = ["/dev/shm", *map(str, hidden)]  # noqa: S108 - each host has its own
         self._init: psutil.Process | None = None
         self._doors: list[subprocess.Popen[str]] = []  # parents, outside, of what was started
         self._outer: subprocess.Popen[str] | None = None
@@ -101,12 +101,17 @@ class Host:
         command = ["ip", "netns", "exec", self._network, "unshare", "--mount", "--uts", "--pid"]
         command += ["--fork", "--kill-child", "--mount-proc", "bash", "-c", INIT, "init", self.name]
         self._outer = subprocess.Popen(
-            [*command, *self._hidden], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            [*command, *self._hidden],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process, which takes its hosts down
         )
         assert self._outer.stdout is not None
-        if self._outer.stdout.readline() != "up\n":
+        if (said := self._outer.stdout.readline()) != "up\n":
             self.power_off()
-            raise subprocess.CalledProcessError(1, command, stderr="no host boots")
+            raise subprocess.CalledProcessError(1, command, stderr=said or "no host boots")
         (self._init,) = psutil.Process(self._outer.pid).children()
 
     def power_off(self) -> None:
@@ -143,6 +148,7 @@ class Host:
             stderr=log,
             env=environment,
             text=True,
+            start_new_session=True,
         )
         self._doors.append(door)
         return door
