@@ -201,6 +201,16 @@ def test_one_whose_first_machine_is_lost_starts_anew_once(trio):
     assert job.now["attempt"] == 2
 
 
+def test_a_rank_that_fails_on_another_machine_tells_why(trio):
+    setup = '[ "$ROTA_NODE" != b ] || { echo no such package; exit 3; }'
+    fields = {"run": "true", "setup": setup, "workdir": str(trio.base), "resources": {"gpus": 2}}
+    job = trio.client.submit(fields)["id"]
+    trio.place(job, a=[0], b=[0])
+    trio.is_in(job, "FAILED")
+    message = trio.client.job(job)["message"]
+    assert "setup failed with exit code 3, and printed last: no such package" in message
+
+
 def test_a_launch_on_machines_that_do_not_reach_each_other_fails_and_says_which(trio):
     with trio.machines["b"].host.apart_from(trio.machines["a"].host):
         fields = {"run": "true", "workdir": str(trio.base), "resources": {"gpus": 2}}

@@ -52,6 +52,11 @@ class FarRank(Rank):
         """True if it has been started, and has not been told to have ended."""
         return self._begun and self.exit is None and not self.gone
 
+    @property
+    def last_printed(self) -> bytes:
+        """The last that it has printed, as its agent told with its failure."""
+        return str((self.exit or {}).get("last", "")).encode()
+
     def opened(self, writer: Any, session: int) -> bool:
         """A process has opened a session there; its agent tells of one at a time."""
         self.writer, self.session = writer, session

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rota.live.agent.attempt_report import Account
@@ -18,7 +16,6 @@ from rota.live.agent.states import State
 from rota.live.wire import Message
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
-LAST_BYTES = 4096  # of an output that are looked at
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
@@ -90,14 +87,15 @@ class Ending:
         if bad and self._attempt.goes_on and not asked:
             self._end(State.LOST, error=self._attempt.complaint, started=True, goes_on=True)
             return
-        logs = [rank.log for rank in ranks if rank.index == process]
+        printed = [rank.last_printed for rank in ranks if bad and rank.index == process]
         words = (self._failure(process, code), self._attempt.complaint) if bad else ()
-        setup = [failed_setup(_last_of(log)) for log in logs if bad]
+        setup = map(failed_setup, printed)
         left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
         message = "; ".join(filter(None, (*words, *setup, *left)))
         at_s = max(e["at_s"] for _, e in exits)
         ended = {"at_s": at_s, "exit_code": code, "message": message, "stop_asked": asked}
-        memory = bool(bad) and (code == -signal.SIGKILL or any(map(_tells_of_no_memory, logs)))
+        told = any(words in last for last in printed for words in NO_MEMORY)
+        memory = bool(bad) and (code == -signal.SIGKILL or told)
         self._end(State.ENDED, out_of_memory=memory, **ended)
 
     def _is_out_of_the_way(self) -> bool:
@@ -198,22 +196,6 @@ def failed_setup(printed: bytes) -> str:
     last = " / ".join(lines)[-MAX_LEFT:]
     said = f", and printed last: {last}" if last else ""
     return f"setup failed with exit code {code.partition(':')[0]}{said}"
-
-
-def _last_of(log: Path) -> bytes:
-    """The last that a process printed; nothing if it can't be read."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
-            return file.read(LAST_BYTES)
-    except OSError:
-        return b""
-
-
-def _tells_of_no_memory(log: Path) -> bool:
-    """True if the last that a process printed is that memory, or that of a GPU, ran out."""
-    last = _last_of(log)
-    return any(words in last for words in NO_MEMORY)
 
 
 def _has_checkpointed(attempt: Account) -> bool:

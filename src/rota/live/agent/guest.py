@@ -260,14 +260,14 @@ class Guest:
         if beat is not None:
             age_s = self._world.monotonic_s() - beat.since_s
             told = (beat.phase, age_s, beat.computed_s, beat.samples)
-        return {"slot": rank.index, "alive": rank.alive, "exit": rank.exit, "beat": told}
+        return {"slot": rank.index, "alive": rank.alive, "exit": exit_of(rank), "beat": told}
 
     def _ended(self, rank: Rank) -> None:
         rank.close()
         rank.gone = True
         rank.read_exit()
         self._clear_away(rank)
-        self._tell({"said": "ended", "slot": rank.index, "exit": rank.exit})
+        self._tell({"said": "ended", "slot": rank.index, "exit": exit_of(rank)})
 
     def _clear_away(self, rank: Rank) -> None:
         """Kill what a vanished shim has left behind."""
@@ -288,6 +288,13 @@ class Guest:
         self._task.cancel()
         with contextlib.suppress(OSError):
             (self.folder / "attempt.json").rename(self.folder / "ended.json")
+
+
+def exit_of(rank: Rank) -> Message | None:
+    """How a process has ended, if that is known; of a failed one with the last that it printed."""
+    if rank.exit is None or not rank.exit["code"]:
+        return rank.exit
+    return rank.exit | {"last": rank.last_printed.decode(errors="replace")}
 
 
 class Guests:

@@ -16,6 +16,7 @@ from rota.live.wire import Message, clock, encode
 from rota.live.wire.messages import MAX_SECONDS
 
 MAX_EXIT_BYTES = 1 << 16
+LAST_BYTES = 4096  # of an output that tell why its process failed
 FENCE_AGAIN_S = 1.0
 
 
@@ -56,6 +57,16 @@ class Rank:
     def alive(self) -> bool:
         """True if its shim still watches over it."""
         return self.shim > 0 and self.exit is None and not self.gone
+
+    @property
+    def last_printed(self) -> bytes:
+        """The last that it has printed; nothing if that can't be read."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+                return file.read(LAST_BYTES)
+        except OSError:
+            return b""
 
     def opened(self, writer: asyncio.StreamWriter, session: int) -> bool:
         """A process has opened a session. False if that of another one is open, and stays so."""
