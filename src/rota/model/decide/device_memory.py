@@ -25,7 +25,7 @@ def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan])
     suspended ones gets other free GPUs if there are any; else it waits with the reason
     WAIT_DEVICE_MEMORY. A plan without such starts is returned as it is.
     """
-    if not plan.allocations or not any(node.has_device_memory for node in state.nodes):
+    if not (plan.allocations and state.has_device_memory):
         return plan
     keepers = memory_keepers(state)
     waiting, kept, out = set[int](), set[int](), set[int]()

@@ -109,7 +109,7 @@ def leave_room(state: ClusterState, view: View, plan: Plan, added: FillPlan) -> 
     Where device memory is known not to suffice for both, or not known, the background job waits: it
     is suspended in the very decision that gives the foreground job the GPU.
     """
-    if not any(node.has_device_memory for node in state.nodes):
+    if not state.has_device_memory:
         return added
     places = {
         row: place

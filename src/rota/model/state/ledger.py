@@ -156,6 +156,7 @@ class Ledger:
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
         self.is_live = False  # True if agents run on its nodes
+        self.has_device_memory = False  # True if any of its nodes has, or had
         self.num_reached = 0  # of nodes at which those of others find processes
         self.has_typed_jobs = False  # that asked for types of GPUs
         self.has_background_jobs = False  # now, or earlier

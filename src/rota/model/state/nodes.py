@@ -32,6 +32,7 @@ def node_joined(ledger: Ledger, e: NodeJoined) -> None:
     else:
         ledger.nodes[index] = node
     ledger.is_live = ledger.is_live or node.is_live
+    ledger.has_device_memory = ledger.has_device_memory or node.has_device_memory
     ledger.num_reached += node.reach != ""
     ledger.idle.set_mask(index, full)
     ledger.idle_background.set_mask(index, full)
