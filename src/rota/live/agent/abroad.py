@@ -233,13 +233,10 @@ class Abroad:
             addresses[each["name"]] = each["address"]
             if each["name"] in (own["name"], *nodes) and not each["address"]:
                 raise AgentError(f"node {each['name']} has no address at which others find it")
-        for at, each in enumerate(self._record.nodes):
+        for each in self._record.nodes:
             if each["name"] in nodes:
-                gpus = [gpu for to, gpu in map(node_and_gpu, self._record.gpus) if to == at]
-                launch = self._launched() | {"gpus": gpus}
-                body = {"do": "prepare", "launch": launch, "address": each["address"]}
                 self._ready[each["name"]] = asyncio.get_running_loop().create_future()
-                self.tell(each["name"], body)
+                self.tell(each["name"], {"do": "prepare", "address": each["address"]})
         meeting = Meeting(own["address"])
         try:
             ports = await self._answers(self._ready, "did not get ready")
@@ -255,20 +252,6 @@ class Abroad:
         finally:
             meeting.close()
             self._met.clear()
-
-    def _launched(self) -> Message:
-        record = self._record
-        return {
-            "job_id": record.job_id,
-            "attempt": record.attempt,
-            "launch": record.launch,
-            "origin": record.origin,
-            "program": record.program,
-            "name": record.name,
-            "max_gpus": record.max_world,
-            "adapt": record.adapt,
-            "secret": record.secret,
-        }
 
     async def _answers(
         self, asked: dict[str, asyncio.Future[Message]], what: str

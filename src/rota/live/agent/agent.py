@@ -142,7 +142,7 @@ class Agent:
         self._checkpoints = None
         if devices.kind == "cuda":
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
-        self._cpus = Cpus(self.attempts.values, devices, self._world, groups, part)
+        self._cpus = Cpus(self._present, devices, self._world, groups, part)
         self._filling = Filling(
             self.attempts.values,
             self._notify,
@@ -152,7 +152,7 @@ class Agent:
         self._meter = Meter(devices, self.attempts.values)
         gpus = devices.ids if devices.kind == "cuda" else ()
         self._vitals = Vitals(gpus, self._meter.readings)
-        self._logs = Logs(folder.node(node), self._printing, log_limit_bytes)
+        self._logs = Logs(folder.node(node), self._present, log_limit_bytes)
         memory_bytes = int(devices.memory_gb * 1e9) or HOST_BYTES // max(1, devices.num_gpus)
         self._island = IslandLink(
             folder.island(node),
@@ -475,7 +475,7 @@ class Agent:
         else:
             self._obey(decode(frame))
 
-    def _printing(self) -> list[Attempt | Guest]:
+    def _present(self) -> list[Attempt | Guest]:
         return [*self.attempts.values(), *self._guests.all()]
 
     def _is_busy(self) -> bool:
@@ -543,8 +543,12 @@ class Agent:
                 self.attempts[key].kill(message.get("why"))
         elif kind == "disown":
             self._disown(message)
+        elif kind == "guest":
+            if (guest := self._guests.expect(message)) is not None:
+                self._cpus.give(guest, message["millicores"])
         elif kind == "drop":
             key = (message["job_id"], message["attempt"])
+            self._guests.expect_no_more(key)
             if self._guests.of(key) is not None:
                 self._spawn(self._guests.end(key))
             else:
@@ -697,6 +701,7 @@ class Agent:
                 raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
             attempt.elastic.resize(message["command_id"], self._places(attempt, message))
             attempt.tuning.keep(message.get("batch"))
+            self._cpus.give(attempt, message.get("millicores"))
 
     def _retune(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:

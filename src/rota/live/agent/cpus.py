@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.cpu_groups import Groups, cores_in
 from rota.live.agent.devices import Devices
+from rota.live.agent.guest import Guest
 from rota.live.agent.host import usable_memory_gb, usable_millicores
 from rota.live.agent.launching import Place, whole_cores
 from rota.live.agent.record import Record
@@ -44,6 +45,7 @@ class Part(NamedTuple):
 
 
 WHOLE = Part()
+Held = Attempt | Guest
 
 
 def allowed_cores() -> set[int]:
@@ -59,7 +61,7 @@ class Cpus:
 
     def __init__(
         self,
-        attempts: Callable[[], Collection[Attempt]],
+        attempts: Callable[[], Collection[Held]],
         devices: Devices,
         world: World,
         groups: Groups | None = None,
@@ -119,7 +121,7 @@ class Cpus:
                 self._fall_back(error)
         return Place([], self._spread(also=record)[group] if self._can_bind else [])
 
-    def give(self, attempt: Attempt, millicores: int | None) -> None:
+    def give(self, attempt: Held, millicores: int | None) -> None:
         """Let an attempt use so much from now on: written down first, then made so."""
         was_free, record = attempt.record.millicores is None, attempt.record
         if record.millicores != millicores:
@@ -165,10 +167,10 @@ class Cpus:
 
     # -- making it so --------------------------------------------------------------------------
 
-    def _living(self) -> list[Attempt]:
+    def _living(self) -> list[Held]:
         return [attempt for attempt in self._attempts() if attempt.ended is None]
 
-    def _held(self) -> list[Attempt]:
+    def _held(self) -> list[Held]:
         """The attempts with a limit and with processes that may run now."""
         return [
             attempt
@@ -176,7 +178,7 @@ class Cpus:
             if attempt.record.millicores is not None and attempt.record.suspended_s is None
         ]
 
-    def _apply(self, attempt: Attempt, *, unbind: bool) -> None:
+    def _apply(self, attempt: Held, *, unbind: bool) -> None:
         record, group = attempt.record, group_of(attempt.record)
         if record.millicores is None:  # as it would have been started without a limit
             cores = self._devices.cores_of(here(record.gpus)) or self._cores
@@ -227,7 +229,7 @@ class Cpus:
         self._chosen = spread(shares, self._cores, self._numa, self._chosen)
         return self._chosen
 
-    def _bind_all(self, also: Attempt | None = None) -> None:
+    def _bind_all(self, also: Held | None = None) -> None:
         """Bind every attempt with a limit to its cores; ``also`` one that goes on at once.
 
         A program may restrict threads of its own further: that stays while its cores stay.
@@ -243,9 +245,9 @@ class Cpus:
             group = group_of(attempt.record)
             self._bind(attempt, chosen[group], widens=chosen[group] != before.get(group))
 
-    def _bind(self, attempt: Attempt, cores: Collection[int], *, widens: bool = True) -> None:
+    def _bind(self, attempt: Held, cores: Collection[int], *, widens: bool = True) -> None:
         for rank in attempt.ranks:
-            if rank.alive:
+            if rank.alive and rank.shim:  # one on another node has none here
                 self._world.bind(rank.shim, cores, widens=widens)
 
     def _fall_back(self, error: OSError) -> None:
@@ -281,7 +283,7 @@ def group_of(record: Record) -> str:
     return f"{record.job_id}.{record.attempt}"
 
 
-def below(attempt: Attempt) -> set[int]:
+def below(attempt: Held) -> set[int]:
     """All processes of an attempt but its shims."""
     below = {pid for rank in attempt.ranks for pid in rank.below()}
     return below | set(attempt.worker_pids)

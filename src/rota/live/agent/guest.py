@@ -1,8 +1,9 @@
 """The processes on this node of an attempt that another node's agent has.
 
 A guest starts its processes, passes on what their sessions say, and does what the attempt's agent
-says, as :mod:`rota.live.agent.abroad` tells it. Its record is in the attempt's folder here, so that
-the next agent finds the processes.
+says, as :mod:`rota.live.agent.abroad` tells it. What they run, and how much of the CPU cores they
+may use, is told by the controller. Its record is in the attempt's folder here, so that the next
+agent finds the processes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rota.folder import Folder
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.claim import claim
 from rota.live.agent.devices import Devices
-from rota.live.agent.launching import look_at_script, record_of
+from rota.live.agent.launching import OF_A_GANG, look_at_script, record_of
 from rota.live.agent.network import Meeting, interface_of, reach
 from rota.live.agent.post import Key, Post, Word
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
@@ -45,6 +46,8 @@ class Guest:
     ``fork`` starts a process by a request that ``requests`` makes from the record, the folder, and
     the slot with its GPU and environment. ``prepare`` makes the folder that they run in.
     """
+
+    worker_pids = ()  # of a flow job, which is on one node
 
     def __init__(
         self,
@@ -100,6 +103,11 @@ class Guest:
         draft.write_text(json.dumps(json_of(self.record)))
         draft.replace(self.folder / "attempt.json")
 
+    def save_if_there_is_room(self) -> None:
+        """Write the record if there is room: the controller repeats what it has told."""
+        with contextlib.suppress(OSError):
+            self.save()
+
     def adopt(self) -> None:
         """Find the processes that an earlier agent started."""
         rebooted = self.record.boot_id not in (None, self._world.boot_id())
@@ -143,7 +151,10 @@ class Guest:
 
     def _order(self, rank: Rank, what: str, body: Message) -> None:
         if what == "send":
-            rank.send(body["message"])
+            message = body["message"]
+            if message["type"] == "cpus":  # only the controller knows what they may use here
+                message = message | {"millicores": self.record.millicores}
+            rank.send(message)
         elif what == "signal":
             self._stopping.discard(rank.index)
             rank.signal(signal.Signals(body["number"]))
@@ -186,7 +197,8 @@ class Guest:
             self._meeting = None
 
     async def _start(self, body: Message) -> Message:
-        slot, gpu, environment = int(body["slot"]), int(body["gpu"]), dict(body["env"])
+        slot, gpu = int(body["slot"]), int(body["gpu"])
+        environment = {name: str(body["env"][name]) for name in OF_A_GANG}
         if self.is_over or slot in self._ranks:
             raise AgentError(f"process {slot} can't be started: there was one, or it is over")
         environment["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
@@ -321,6 +333,7 @@ class Guests:
         self._attempts, self._post, self._notify = attempts, post, notify
         self._fork, self._requests, self._prepare, self._world = fork, requests, prepare, world
         self._guests: dict[Key, Guest] = {}
+        self._told: dict[Key, Message] = {}  # what the controller has told of each
 
     def of(self, key: Key) -> Guest | None:
         """The guest of an attempt, if there is one."""
@@ -329,6 +342,16 @@ class Guests:
     def all(self) -> list[Guest]:
         """All guests."""
         return list(self._guests.values())
+
+    def expect(self, message: Message) -> Guest | None:
+        """The controller tells of an attempt that may have processes here: its guest, if any."""
+        key = message["job_id"], message["attempt"]
+        self._told[key] = message
+        return self._guests.get(key)
+
+    def expect_no_more(self, key: Key) -> None:
+        """Have no more processes of an attempt than there are."""
+        self._told.pop(key, None)
 
     def adopt(self, record: Record, folder: Path) -> None:
         """Find a guest that an earlier agent has left."""
@@ -345,7 +368,7 @@ class Guests:
         }
         if body.get("do") == "prepare" and (guest is None or guest.is_over):
             try:
-                guest = self._receive(word, about, body["launch"])
+                guest = self._receive(word, about)
             except (AgentError, OSError) as error:
                 self._post.tell(word.node, about, {"said": "prepared", "error": str(error)})
                 return
@@ -358,20 +381,22 @@ class Guests:
             if word.body is not None:
                 guest.do(word.body)
 
-    def _receive(self, word: Word, about: Message, launch: Message) -> Guest:
+    def _receive(self, word: Word, about: Message) -> Guest:
         """Make a guest of an attempt that is being launched. Raises AgentError, OSError."""
         job_id, number = word.key
+        told = self._told.get(word.key)
+        if told is None or told["host"] != word.node:
+            raise AgentError(f"the controller has told node {self._node} of no such attempt")
         living = (each for each in self._attempts() if each.ended is None)
         others = [each.number for each in living if each.job_id == job_id]
         others += [other for other_id, other in self._guests if other_id == job_id]
         if others:
             raise AgentError(f"attempt {others[0]} of job {job_id} may still be alive here")
-        for what in claim(self._folder, self._node, launch):
+        for what in claim(self._folder, self._node, told):
             log.warning("%s", what)
             self._notify({"type": "set_aside", "what": what} | about)
-        told = launch | {"at_s": self._world.now_s(), "attempt": number, "job_id": job_id}
-        record = record_of(told, self._devices, None)
-        record.host, record.secret = word.node, str(launch["secret"])
+        record = record_of(told | {"at_s": self._world.now_s()}, self._devices, None)
+        record.host = word.node
         record.slots, record.members, record.gpus = 0, [], []
         return self._guest(record, self._folder.attempt(self._node, job_id, number))
 

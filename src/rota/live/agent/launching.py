@@ -37,6 +37,20 @@ FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 FILLS = "fills"  # a background rank's link to the page of the process that it is beside
 FLOW_KEEPS = "the buffers of a flow job are in its workers"  # why it can't be without processes
+OF_A_GANG = (  # what a process on another node than its agent's is told of its gang by that agent
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ROTA_MASTER_ADDR",
+    "ROTA_MASTER_PORT",
+    "ROTA_NUM_NODES",
+    "ROTA_HOSTS",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "ROTA_GPUS_PER_NODE",
+    "ROTA_NODE_RANK",
+)
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 

@@ -1,11 +1,16 @@
-"""Commands as messages: what an agent needs to carry one out, and which agent gets it."""
+"""Commands as messages: what an agent needs to carry one out, and which agent gets it.
+
+And what agents of other nodes need to have processes of a gang.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from rota.live.controller.record import Record
+from rota.live.controller.recovery import placement
 from rota.live.wire import Message
 from rota.live.wire.places import place_of
+from rota.model.allocation import Allocation
 from rota.model.commands import (
     Command,
     Launch,
@@ -17,7 +22,7 @@ from rota.model.commands import (
     Stop,
     Suspend,
 )
-from rota.model.job import Program
+from rota.model.job import JobSpec, Program
 from rota.model.state.state import ClusterState
 
 OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
@@ -40,27 +45,64 @@ def command_message(record: Record, command: Command) -> Message:
 
 def _of_a_launch(record: Record, command: Launch) -> Message:
     spec = record.state.spec[command.row]
-    program = spec.program
-    assert program is not None, "an agent runs live jobs alone"
+    program = _program(spec)
     fields: Message = {
         **_places(record, command),
+        **_job(record, command.row),
         "batch": command.allocation.batch,
         "background": spec.is_background,
         "max_slowdown": spec.max_slowdown,
-        "millicores": command.millicores,
-        "program": _program_of(record, command.row, program),
-        "name": spec.name,
+        "millicores": _share(command.allocation, command.millicores),
         "at_s": record.state.changed_s[command.row],
     }
     if spec.is_flow:
         memory_bytes = None if spec.memory_gb is None else round(spec.memory_gb * 1e9)
         limits = {"memory_bytes": memory_bytes, "idle_s": program.idle_s}
         fields["flow"] = {"weight": spec.weight, **limits}
-    if spec.elastic is not None:
-        fields["max_gpus"] = spec.elastic.sizes[-1]
-    if spec.adapt is not None:
-        fields["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
     return fields
+
+
+def guest_message(record: Record, row: int, node: int) -> Message:
+    """What the agent of another node of an attempt than its first must know of it.
+
+    It has processes of the attempt there for the agent of the first node, its ``host``.
+    """
+    state, place = record.state, placement(record.state, row)
+    assert place is not None, "a gang is somewhere"
+    return {
+        "type": "guest",
+        "job_id": state.spec[row].job_id,
+        "attempt": state.attempt[row],
+        "origin": record.origin(row),
+        "launch": record.launch_mark(row, state.attempt[row]),
+        "host": state.nodes[place.nodes()[0]].name,
+        "gpus": list(dict(place.gpus())[node]),
+        "millicores": _share(place, state.held_cpus.get(row), node),
+        **_job(record, row),
+    }
+
+
+def _job(record: Record, row: int) -> Message:
+    """What starting a process of a job takes, wherever it is."""
+    spec = record.state.spec[row]
+    told: Message = {"program": _program_of(record, row, _program(spec)), "name": spec.name}
+    if spec.elastic is not None:
+        told["max_gpus"] = spec.elastic.sizes[-1]
+    if spec.adapt is not None:
+        told["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
+    return told
+
+
+def _program(spec: JobSpec) -> Program:
+    assert spec.program is not None, "an agent runs live jobs alone"
+    return spec.program
+
+
+def _share(place: Allocation | None, millicores: int | None, node: int | None = None) -> int | None:
+    """What a job may use of its cores on one of its nodes, by default the first."""
+    if place is None or millicores is None:
+        return millicores
+    return dict(place.shares(millicores))[place.nodes()[0] if node is None else node]
 
 
 def _program_of(record: Record, row: int, program: Program) -> dict[str, Any]:
@@ -71,7 +113,17 @@ def _program_of(record: Record, row: int, program: Program) -> dict[str, Any]:
 
 
 def _of_a_return(record: Record, command: Resume | Migrate) -> Message:
-    return {**_of_other_gpus(record, command), "millicores": command.millicores}
+    millicores = _share(command.allocation, command.millicores)
+    return {**_of_other_gpus(record, command), "millicores": millicores}
+
+
+def _of_a_resize(record: Record, command: Resize) -> Message:
+    millicores = _share(command.allocation, record.state.held_cpus.get(command.row))
+    return {**_of_other_gpus(record, command), "millicores": millicores}
+
+
+def _of_cores(record: Record, command: SetCpus) -> Message:
+    return {"millicores": _share(record.state.held[command.row], command.millicores)}
 
 
 def _of_other_gpus(record: Record, command: Resume | Migrate | Resize) -> Message:
@@ -104,9 +156,9 @@ FIELDS: dict[type, Callable[[Record, Any], Message]] = {
     Suspend: lambda record, command: {},
     Resume: _of_a_return,
     Migrate: _of_a_migration,
-    Resize: _of_other_gpus,
+    Resize: _of_a_resize,
     Retune: lambda record, command: {"batch": command.batch or OWN_BATCH},
-    SetCpus: lambda record, command: {"millicores": command.millicores},
+    SetCpus: _of_cores,
     Stop: lambda record, command: {},
 }
 

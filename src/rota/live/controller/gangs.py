@@ -1,12 +1,14 @@
 """Attempts on several nodes: their agents talk to each other through here, and none is forgotten.
 
 The agent of an attempt's first node has it, and starts its other processes through the agents of
-the other nodes, its guests there.
+the other nodes, its guests there. What they start, and how much of the CPU cores it may use, they
+know from the controller.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rota.live.controller.dispatch import guest_message
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import gang_nodes
 from rota.live.wire import Message
@@ -18,6 +20,7 @@ class Spread(NamedTuple):
 
     attempt: int
     nodes: tuple[str, ...]
+    millicores: int | None  # that it may use on all together
 
 
 class Gangs:
@@ -41,18 +44,29 @@ class Gangs:
             self._record.outboxes.tell(message["node"], message | {"node": sender})
 
     def check_guests(self, node: str, guests: list[Message]) -> None:
-        """Have an agent end guests, as it tells of them, that are none of its node's."""
+        """Have an agent end guests, as it tells of them, that are none of its node's.
+
+        Of those that it may have it is told anew.
+        """
         for guest in guests:
             row = self._record.rows.get(guest["job_id"])
             spread = None if row is None or self._record.is_foreign(guest) else self._found(row)
             right = spread is not None and spread.attempt == guest["attempt"]
             if not right or spread is None or node not in spread.nodes[1:]:
                 self._tell(node, _about(guest["job_id"], guest["attempt"], "drop"))
+        for row, spread in self._spread.items():
+            if node in spread.nodes[1:]:
+                self._tell_guest(node, row)
 
     def _found(self, row: int) -> Spread:
         state = self._record.state
         nodes = gang_nodes(state, row) if state.has_processes(row) else ()
-        return Spread(state.attempt[row], tuple(state.nodes[index].name for index in nodes))
+        names = tuple(state.nodes[index].name for index in nodes)
+        return Spread(state.attempt[row], names, state.held_cpus.get(row))
+
+    def _tell_guest(self, node: str, row: int) -> None:
+        index = self._record.state.node_index[node]
+        self._tell(node, guest_message(self._record, row, index))
 
     def _note(self, event: Event) -> None:
         """Have what an attempt has on nodes that are no longer its own ended."""
@@ -69,6 +83,8 @@ class Gangs:
                     self._tell(name, _about(job_id, before.attempt, kind))
         if len(now.nodes) > 1:
             self._spread[row] = now
+            for name in now.nodes[1:] if now != before else ():
+                self._tell_guest(name, row)
 
 
 def _may_spread(event: Event) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rota.live.wire import Message
+from rota.model.allocation import Allocation
 from rota.model.commands import Migrate
 from rota.model.events import (
     AttemptLost,
@@ -62,8 +63,13 @@ def seats(state: ClusterState, row: int) -> tuple[int, ...]:
 
 def gang_nodes(state: ClusterState, row: int) -> tuple[int, ...]:
     """The nodes that a job's processes are on, its agent's first."""
-    place = state.home[row] or state.held[row]
+    place = placement(state, row)
     return place.nodes() if place is not None else ()
+
+
+def placement(state: ClusterState, row: int) -> Allocation | None:
+    """The GPUs whose nodes a job's processes are on."""
+    return state.home[row] or state.held[row]
 
 
 def places_of(state: ClusterState, row: int) -> tuple[int, ...]:

@@ -32,8 +32,12 @@ What agents hear of workers, and controllers of agents, is declared in
 | | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; of a flow job flow: |
 | | | weight, memory_bytes: the most on each GPU, or null, and idle_s: seconds without an |
 | | | operation until it is idle, or null: never; for a migration |
-| | | source: the node where the state lies; for launch, resume, migrate and setcpus |
-| | | millicores: thousandths of a CPU core that the job may use, or null: any number |
+| | | source: the node where the state lies; for launch, resume, resize, migrate and |
+| | | setcpus millicores: thousandths of a CPU core that the job may use on the node, or |
+| | | null: any number |
+| | guest | job_id, attempt, origin, program, name, max_gpus, adapt, as for a launch; host: the |
+| | | node whose agent has the attempt, and may have processes here, on gpus; millicores: |
+| | | what they may use of the CPU cores, or null: any number |
 | | kill | job_id, attempt: no job should have it; or why: it is to be lost for that |
 | | disown | job_id, attempt, launch: it is of another event log; end it and say nothing of it |
 | | rejected | error: what is wrong with its hello; the connection ends |

@@ -7,6 +7,7 @@ from tests.unit.live.controller.test_hostile_agents import Other, told
 from tests.unit.live.controller.test_loop import Agent, done, submit, until_state
 
 from rota.model.job import JobState
+from rota.model.state.cpus import aim_at_cpus
 
 VERSION = {"wire": 2}
 
@@ -35,6 +36,8 @@ async def gang(controller):
         agent.hello()
         assert (await agent.hears("welcome"))["reach"] == "10.0.0.1"
     await submit(controller, resources={"gpus": 3})
+    guest = await second.hears("guest")
+    assert (guest["job_id"], guest["attempt"]) == ("1", 1)
     yield first, second, await first.hears("launch")
 
 
@@ -49,6 +52,37 @@ def test_the_first_nodes_agent_is_told_all_places(tmp_path):
             addresses = [{"name": name, "address": "10.0.0.1"} for name in ("n", "m")]
             assert command["nodes"] == addresses
             assert await second.quiet()
+
+    told(tmp_path, scenario)
+
+
+def test_the_others_agents_are_told_by_the_controller_what_they_may_start(tmp_path):
+    async def scenario(controller):
+        async with gang(controller) as (first, second, command):
+            first.says(**done(command))
+            await until_state(controller, 0, JobState.RUNNING)
+            await second.leave()
+            again = Second(controller)
+            again.hello()
+            guest = await again.hears("guest")
+            assert (guest["host"], guest["gpus"], guest["millicores"]) == ("n", [0], None)
+            same = ("program", "name", "origin", "launch", "attempt")
+            assert [guest[key] for key in same] == [command[key] for key in same]
+
+    told(tmp_path, scenario)
+
+
+def test_each_node_is_told_its_part_of_the_cores(tmp_path):
+    async def scenario(controller):
+        async with gang(controller) as (first, second, command):
+            first.says(**done(command))
+            await until_state(controller, 0, JobState.RUNNING)
+            aim_at_cpus(controller.state, {0: 3000})
+            controller.journal.kick.set()
+            command = await first.hears("setcpus")
+            assert command["millicores"] == 2000
+            first.says(**done(command))
+            assert (await second.hears("guest"))["millicores"] == 1000
 
     told(tmp_path, scenario)
 
@@ -97,8 +131,8 @@ def test_guests_that_are_none_of_the_nodes_are_dropped_at_its_hello(tmp_path, at
             await again.hears("welcome")
             if attempt == 2:
                 assert (await again.hears("drop"))["attempt"] == 2
-            else:
-                assert await again.quiet()
+            assert (await again.hears("guest"))["attempt"] == 1
+            assert await again.quiet()
 
     told(tmp_path, scenario)
 
