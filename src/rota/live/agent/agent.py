@@ -541,6 +541,7 @@ class Agent:
             self._moves.call_off(key)
             if key in self.attempts:
                 self.attempts[key].kill(message.get("why"))
+            self._answer_for(message)
         elif kind == "disown":
             self._disown(message)
         elif kind == "guest":
@@ -553,6 +554,7 @@ class Agent:
                 self._spawn(self._guests.end(key))
             else:
                 self._moves.leave(key)
+            self._answer_for(message)
         elif kind == "relay":
             self._hear_other(message)
         elif kind == "fetch" and message["epoch"] >= self._epoch:
@@ -603,6 +605,18 @@ class Agent:
             self._guests.hear(word, message)
         except (AgentError, OSError, KeyError, TypeError, ValueError) as error:
             log.warning("a word of node %s is passed over: %r", word.node, error)
+
+    def _answer_for(self, message: Message) -> None:
+        """Tell the controller, if it asks, once nothing is left here of an attempt of a gang."""
+        if message.get("answers"):
+            self._spawn(self._tell_gone((message["job_id"], message["attempt"]), about(message)))
+
+    async def _tell_gone(self, key: Key, told: Message) -> None:
+        while self._guests.of(key) is not None or (
+            (attempt := self.attempts.get(key)) is not None and attempt.is_here
+        ):
+            await asyncio.sleep(LOOK_AGAIN_S)
+        self._notify({"type": "gone", **told})
 
     def _places(self, attempt: Attempt, message: Message) -> list[int]:
         """The places that a command means, by the nodes of the attempt's record."""

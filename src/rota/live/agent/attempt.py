@@ -238,9 +238,19 @@ class Attempt(Account):
         for rank in self.ranks:
             if isinstance(rank, FarRank):
                 rank.let_go()
+        self.abroad.give_up("it was told to end")
+        if self.state == State.STARTING:
+            self.stopping = True
         if self.is_vacated:
             self.stopping = True
             self.check_end()
+
+    @property
+    def is_here(self) -> bool:
+        """True if it has a process on this node, or may yet start one."""
+        grows = self.elastic is not None and self.elastic.launching > 0
+        own = any(rank.alive for rank in self.ranks if not rank.is_far)
+        return own or grows or self.state == State.STARTING
 
     @property
     def can_hold(self) -> bool:

@@ -100,7 +100,7 @@ class AgentSessions:
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
         self._num_connections = 0  # so far
         self._latest: dict[str, int] = {}  # by node: the number of the latest that has said hello
-        self._gangs = Gangs(record, self._tell_once_written)
+        self.gangs = Gangs(record, self._tell_once_written, self._has_stopped, self._repeat)
         self.own_reach = ""  # the address of this machine for others, if they can call
         self.awaited: set[str] = set()
         self.ends_jobs = False
@@ -251,7 +251,11 @@ class AgentSessions:
             self._tell_once_written(node, message)
         for name, message in findings.left:
             self._tell_once_written(name, message)
-        self._gangs.check_guests(node, hello.get("guests", []))
+        guests = hello.get("guests", [])
+        self.gangs.check_guests(node, guests)
+        going_on = [each for each in attempts if each["type"] in ("alive", "arriving")]
+        there = {(each["job_id"], each["attempt"]) for each in (*going_on, *guests)}
+        self.gangs.came(node, there)
         if self.ends_jobs:
             self._tell_once_written(node, {"type": "shutdown"})
             repeated = []
@@ -315,7 +319,10 @@ class AgentSessions:
             pass_on(self._record, node, message)
             return
         if kind == "relay":
-            self._gangs.pass_on(node, message)
+            self.gangs.pass_on(node, message)
+            return
+        if kind == "gone":
+            self.gangs.gone(node, message)
             return
         if kind == "curve":
             self._note_curve(node, message, now_s)
@@ -449,6 +456,8 @@ class AgentSessions:
         """
         if self._outstanding_id(command.row) != command.command_id:
             return
+        if isinstance(command, Launch) and not self.gangs.may_launch(command.row):
+            return  # it is repeated when it may be
         home, held = self._state.home[command.row], self._state.held[command.row]
         if isinstance(command, Stop) and home is not None and held is not None:
             for name, message in self._drops(command.row, held, home):
@@ -458,6 +467,19 @@ class AgentSessions:
         )
         if isinstance(command, Migrate):
             self._tickets.give(command.row)
+
+    def _has_stopped(self, node: str) -> bool:
+        """True if no process of jobs runs on a node: it is lost, or its lease is over."""
+        index = self._state.node_index.get(node)
+        if index is None or not self._state.nodes[index].alive:
+            return True
+        return node in self._members.names and self._leases.is_over(node, clock.boottime_s())
+
+    def _repeat(self, row: int) -> None:
+        """Send a job's launch again, should one wait."""
+        if isinstance(command := self._state.outstanding[row], Launch):
+            self._journal.once_written.append(partial(self.dispatch, command))
+            self._journal.kick.set()
 
     def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
         """A ``drop`` of the job's attempt for each node of ``place`` that ``other`` lacks."""

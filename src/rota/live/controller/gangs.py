@@ -2,10 +2,11 @@
 
 The agent of an attempt's first node has it, and starts its other processes through the agents of
 the other nodes, its guests there. What they start, and how much of the CPU cores it may use, they
-know from the controller.
+know from the controller. When the attempt is over, each of these agents is told to end its part;
+until all have, or their nodes are lost, the job is launched nowhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from rota.live.controller.dispatch import guest_message
@@ -23,12 +24,37 @@ class Spread(NamedTuple):
     millicores: int | None  # that it may use on all together
 
 
-class Gangs:
-    """The attempts on several nodes. ``tell`` sends an agent something, once it is written down."""
+class Part(NamedTuple):
+    """What an attempt that is over may yet have on a node, whose agent has it if ``is_first``."""
 
-    def __init__(self, record: Record, tell: Callable[[str, Message], object]) -> None:
+    node: str
+    attempt: int
+    is_first: bool
+
+    @property
+    def end_by(self) -> str:
+        """The kind of the message that ends it."""
+        return "kill" if self.is_first else "drop"
+
+
+class Gangs:
+    """The attempts on several nodes. ``tell`` sends an agent something, once it is written down.
+
+    ``has_stopped`` says of a node whether no process of jobs runs there, whatever its agent was
+    told, and ``freed`` is told of each job that may be launched again.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        tell: Callable[[str, Message], object],
+        has_stopped: Callable[[str], bool],
+        freed: Callable[[int], object],
+    ) -> None:
         self._record, self._tell = record, tell
+        self._has_stopped, self._freed = has_stopped, freed
         self._spread: dict[int, Spread] = {}
+        self._ending: dict[int, set[Part]] = {}  # by row
         for row in record.state.holding.keys() | set(record.state.active):
             if len((found := self._found(row)).nodes) > 1:
                 self._spread[row] = found
@@ -42,6 +68,43 @@ class Gangs:
         spread = self._found(row)
         if spread.attempt == message["attempt"] and {sender, message["node"]} <= {*spread.nodes}:
             self._record.outboxes.tell(message["node"], message | {"node": sender})
+
+    def may_launch(self, row: int) -> bool:
+        """False while a former attempt of the job may have processes on one of its nodes."""
+        return row not in self._ending
+
+    def look(self) -> None:
+        """Wait no longer for what was on nodes that are lost, or whose leases are over."""
+        for row, parts in list(self._ending.items()):
+            self._has_ended(row, {part for part in parts if self._has_stopped(part.node)})
+
+    def gone(self, node: str, message: Message) -> None:
+        """Nothing of an attempt is left on a node."""
+        row = self._record.rows.get(message["job_id"])
+        if row is not None and not self._record.is_foreign(message):
+            parts = self._ending.get(row, set())
+            told = {part for part in parts if part[:2] == (node, message["attempt"])}
+            self._has_ended(row, told)
+
+    def came(self, node: str, there: Collection[tuple[str, int]]) -> None:
+        """An agent says hello, and with it which attempts are ``there``, by job id and number."""
+        for row, parts in list(self._ending.items()):
+            job_id = self._record.state.spec[row].job_id
+            for part in [part for part in parts if part.node == node]:
+                if (job_id, part.attempt) in there:
+                    self._end_part(job_id, part)
+                else:
+                    self._has_ended(row, {part})
+
+    def _end_part(self, job_id: str, part: Part) -> None:
+        self._tell(part.node, _about(job_id, part.attempt, part.end_by) | {"answers": True})
+
+    def _has_ended(self, row: int, parts: set[Part]) -> None:
+        if (left := self._ending.get(row)) is not None:
+            left -= parts
+            if not left:
+                del self._ending[row]
+                self._freed(row)
 
     def check_guests(self, node: str, guests: list[Message]) -> None:
         """Have an agent end guests, as it tells of them, that are none of its node's.
@@ -77,11 +140,14 @@ class Gangs:
         if before is not None:
             job_id = self._record.state.spec[row].job_id
             kept = now.nodes if now.attempt == before.attempt else ()
-            for name in before.nodes:
+            for at, name in enumerate(before.nodes):
                 if name not in kept:
-                    kind = "kill" if name == before.nodes[0] else "drop"
-                    self._tell(name, _about(job_id, before.attempt, kind))
+                    part = Part(name, before.attempt, is_first=at == 0)
+                    self._ending.setdefault(row, set()).add(part)
+                    self._end_part(job_id, part)
         if len(now.nodes) > 1:
+            back = {part for part in self._ending.get(row, ()) if part.node in now.nodes}
+            self._has_ended(row, {part for part in back if part.attempt == now.attempt})
             self._spread[row] = now
             for name in now.nodes[1:] if now != before else ():
                 self._tell_guest(name, row)

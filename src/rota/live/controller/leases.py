@@ -37,6 +37,11 @@ class Leases:
             return 0.0
         return max(0.0, heard_s + self.lasts_s + MARGIN_S - now_s)
 
+    def is_over(self, node: str, now_s: float) -> bool:
+        """True if a node's processes have stopped by now, as its lease is over."""
+        heard_s = self._heard_s.get(node)
+        return heard_s is None or heard_s + self.lasts_s + MARGIN_S <= now_s
+
     def silent(self, now_s: float) -> dict[str, float]:
         """The nodes that have not been heard for some time, and how long their leases last yet."""
         return {

@@ -282,6 +282,7 @@ class Controller:
                 events.append(NodeUnreachable(now_s, name, until_s))
         for event in events:
             self.journal.note(event)
+        self.agents.gangs.look()
         return bool(events)
 
     def _sleep_s(self) -> float | None:

@@ -349,6 +349,10 @@ class Arriving(About, tag_field="type", tag="arriving"):
     """An attempt that is on its way to the node."""
 
 
+class Gone(About):
+    """Nothing is left on the node of an attempt that it was told to end."""
+
+
 class Ended(About, kw_only=True, tag_field="type", tag="ended"):
     """The processes of an attempt have ended. ``stop_asked``: they were told to."""
 
@@ -548,6 +552,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "curve": CurveReports,
     "ended": Ended,
     "lost": Lost,
+    "gone": Gone,
     "set_aside": SetAside,
     "relay": Relayed,
     "fetch": Fetch,

@@ -168,3 +168,55 @@ def test_the_first_nodes_agent_kills_its_part_when_another_node_is_lost(tmp_path
             assert (await first.hears("kill"))["attempt"] == 1
 
     told(tmp_path, scenario)
+
+
+async def lost(controller, first, second, command):
+    """The gang runs, and is lost: m has come back with other devices. Returns m's agent."""
+    first.says(**done(command))
+    await until_state(controller, 0, JobState.RUNNING)
+    await second.leave()
+    second = Second(controller)
+    second.hello(num_gpus=2)
+    await second.hears("welcome")
+    return second
+
+
+def about(attempt):
+    return {"job_id": "1", "attempt": attempt}
+
+
+ALIVE = {"type": "alive", "suspension": "restart", "movable": False} | about(1)
+
+
+def test_a_gang_is_launched_anew_once_its_other_nodes_have_ended_their_part(tmp_path):
+    async def scenario(controller):
+        async with gang(controller) as (first, second, command):
+            second = await lost(controller, first, second, command)
+            assert (await first.hears("kill"))["answers"]
+            await until_state(controller, 0, JobState.STARTING)
+            second.says(type="gone", **about(1))  # that was known
+            first.says(type="gone", **about(7))
+            assert await first.quiet()
+            first.says(type="gone", **about(1))
+            assert (await first.hears("launch"))["attempt"] == 2
+
+    told(tmp_path, scenario)
+
+
+def test_an_agent_that_was_away_is_told_again_to_end_its_part(tmp_path):
+    async def scenario(controller):
+        async with gang(controller) as (first, second, command):
+            await lost(controller, first, second, command)
+            await first.leave()
+            first = First(controller)
+            first.hello([ALIVE])
+            await first.hears("welcome")
+            while not (await first.hears("kill")).get("answers"):
+                pass
+            assert await first.quiet()
+            await first.leave()
+            first = First(controller)
+            first.hello()
+            assert (await first.hears("launch"))["attempt"] == 2
+
+    told(tmp_path, scenario)

@@ -13,7 +13,7 @@ from rota.live.controller import loop as controller_module
 from rota.live.controller.leases import MARGIN_S, Leases
 from rota.live.controller.loop import Controller
 from rota.live.provider.joined import JoinedProvider
-from rota.live.wire import clock
+from rota.live.wire import VERSION, clock
 from rota.model.job import JobState
 from rota.policy.ordering.fifo import FifoBackfill
 from rota.request.jobfile import parse_job
@@ -51,13 +51,20 @@ class Agent:
 
     def hello(self, attempts=()):
         about = {"node": self._node, "num_gpus": 1, "kind": "cpu", "attempts": list(attempts)}
-        self.says(type="hello", asked_s=clock.boottime_s(), **about)
+        self.says(type="hello", asked_s=clock.boottime_s(), wire=VERSION, **about)
+
+    async def beat(self):
+        self.says(type="beat", asked_s=clock.boottime_s())
+        await self.hears("lease")
 
     async def hears(self, kind):
         while True:
             message = await asyncio.wait_for(self._heard.get(), 10)
             if kind in (message["type"], message.get("kind")):
                 return message
+
+    def is_quiet(self):
+        return self._heard.empty()
 
     async def ended(self):
         await asyncio.wait_for(self._task, 10)
@@ -204,5 +211,45 @@ def test_a_machine_is_removed_at_once_where_it_has_no_jobs_or_leases_have_no_end
             assert controller.node_api.remove("a", force=True) == 0.0
             assert controller.members.names == {"b"}
             assert (await b.hears("launch"))["attempt"] == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_both_have_stopped(
+    tmp_path, time
+):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agents = {}
+            for name in "abcd":
+                controller.node_api.join(controller.node_api.invite()[0], name)
+                agents[name] = Agent(controller, name)
+            a, b, c, d = agents.values()
+            for agent in (a, b):
+                agent.hello()
+                await agent.hears("lease")
+            request = parse_job({"run": "true", "resources": {"gpus": 2}}, workdir="/")
+            await controller.jobs.submit(request, user="me", key=None, body_hash="x")
+            launch = await a.hears("launch")
+            a.says(type="done", command_id=launch["command_id"], at_s=controller.now_s())
+            await until(lambda: controller.state.state[0] == JobState.RUNNING)
+            await b.leave()
+            time.now_s += 20.0
+            await a.beat()
+            await a.leave()
+            for agent in (c, d):
+                agent.hello()
+                await agent.hears("lease")
+            time.now_s += LEASE_S + MARGIN_S - 20.0
+            for agent in (c, d):
+                await agent.beat()
+            await until(lambda: controller.state.state[0] == JobState.STARTING)
+            assert not controller.state.nodes[1].alive
+            await c.beat()
+            assert c.is_quiet()  # for 20 s processes may run on machine a
+            time.now_s += 20.0
+            assert (await c.hears("launch"))["attempt"] == 2
+            for agent in (c, d):
+                await agent.leave()
 
     asyncio.run(scenario())
