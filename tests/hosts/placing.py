@@ -50,7 +50,11 @@ class Placing(Lab):
 
     def place(self, job: str, **gpus: list[int]) -> None:
         """Let a job have these GPUs, by node; none if it is to wait."""
-        self._told[job] = gpus
+        self.place_all({job: gpus})
+
+    def place_all(self, places: dict[str, dict[str, list[int]]]) -> None:
+        """The same of several jobs, in one decision."""
+        self._told |= places
         self._tell()
 
     def _tell(self) -> None:

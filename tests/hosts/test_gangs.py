@@ -3,7 +3,11 @@
 The policy does as the tests say: which job has which GPUs of which nodes.
 """
 
+import contextlib
+import os
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -29,6 +33,17 @@ while True:
     time.sleep(0.01)
 print("over", flush=True)
 """
+WRITES = """
+import os, pathlib, time, torch.distributed as dist
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "has begun", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+kept = pathlib.Path(os.environ["ROTA_CHECKPOINT_DIR"])
+kept.mkdir(parents=True, exist_ok=True)
+(kept / f"weights{dist.get_rank()}").write_bytes(bytes(1 << 20))
+dist.barrier()
+"""
 
 
 class Training:
@@ -42,7 +57,8 @@ class Training:
         self.id = lab.client.submit(
             {"run": run, "workdir": str(lab.base), "resources": {"gpus": "1..4"}}
         )["id"]
-        self.has(**gpus)
+        if gpus:
+            self.has(**gpus)
 
     @property
     def now(self) -> dict:
@@ -50,7 +66,7 @@ class Training:
 
     @property
     def step(self) -> int:
-        return self.now["progress"].get("step", 0)
+        return (self.now["progress"] or {}).get("step", 0)
 
     def has(self, **gpus: list[int]) -> None:
         """Have it on these GPUs, and see that it trains there."""
@@ -69,7 +85,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory) -> Iterator[Placing]:
-    """Three machines that have joined, of two GPUs each, and one of the controller's own."""
+    """Three machines that have joined, of six GPUs each, and one of the controller's own."""
     if reason := hosts.why_none(*hosts.FOR_FAULTS):
         pytest.skip(reason)
     base = tmp_path_factory.mktemp("trio")
@@ -78,9 +94,7 @@ def trio(tmp_path_factory) -> Iterator[Placing]:
         lab = Placing(lan, base)
         try:
             lab.up("--policy", "placed", "--lease", LEASE)
-            lab.machines = {name: lab.begin_to_join(name) for name in ("a", "b", "c")}
-            for name, machine in lab.machines.items():
-                lab.until_connected(name, machine)
+            lab.machines = {name: lab.join(name, gpus=6) for name in ("a", "b", "c")}
             yield lab
         finally:
             lab.close()
@@ -176,29 +190,115 @@ def test_a_cable_that_is_cut_for_less_than_the_lease_harms_nobody(trio):
     assert job.now["attempt"] == 1
 
 
-def test_one_that_loses_a_machine_starts_anew_once_and_leaves_nothing_behind(trio):
-    job = Training(trio, "lost", a=[0], b=[0])
-    with trio.machines["b"].host.cut():
-        until(lambda: job.now["attempt"] == 2 or job.now["state"] == "PENDING", "it is lost")
-        job.has(a=[1], c=[0])
-        until(lambda: len(workers(trio.machines["a"])) == 1, "the others of its gang have ended")
-        (stopped,) = workers(trio.machines["b"])
-        assert stopped.status() == psutil.STATUS_STOPPED
-    until(lambda: not workers(trio.machines["b"]), "what was stopped is killed")
-    job.ends(job.step + 20)
-    assert job.now["attempt"] == 2
+def attempts_that_run(machines) -> dict[str, set[int]]:
+    """By job, the attempts that have processes which are not stopped, on any of these machines."""
+    seen = []
+    for machine in machines:
+        for process in workers(machine):
+            with contextlib.suppress(psutil.Error, OSError):
+                log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))  # .../JOB/ATTEMPT/rank0.log
+                seen.append((process, log.parts[-3], int(log.parts[-2])))
+    found = defaultdict(set)
+    for process, job_id, attempt in reversed(seen):  # what is seen later may have followed
+        with contextlib.suppress(psutil.Error):
+            if process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                found[job_id].add(attempt)
+    return found
 
 
-def test_one_whose_first_machine_is_lost_starts_anew_once(trio):
-    job = Training(trio, "first", a=[0], b=[0])
-    trio.place(job.id, b=[1], c=[0])
-    with trio.machines["a"].host.cut():
-        until(lambda: job.now["attempt"] == 2, "it is lost")
-        job.has(b=[1], c=[0])
-        until(lambda: len(workers(trio.machines["b"])) == 1, "the others of its gang have ended")
-    until(lambda: not workers(trio.machines["a"]), "what was stopped is killed")
-    job.ends(job.step + 20)
-    assert job.now["attempt"] == 2
+@pytest.mark.parametrize(
+    "faults",
+    [{"b": "mute"}, {"a": "deaf"}, {"b": "cut", "c": "cut"}],
+    ids=lambda faults: " and ".join(f"{name} {fault}" for name, fault in faults.items()),
+)
+def test_gangs_start_anew_once_whatever_they_do_when_machines_fail(trio, faults):
+    """They run, launch, are suspended, moved, shrunk and grown; the agent of each is on a."""
+    names = ["runs", "is-suspended", "is-moved", "shrinks", "grows", "is-launched"]
+    prefix = "-".join(f"{name}{fault}" for name, fault in faults.items())
+    jobs = {name: Training(trio, f"{prefix}-{name}") for name in names}
+    ids = [job.id for job in jobs.values()]
+    both = [{"a": [at], "b": [at]} for at in range(len(ids))]
+    then = [both[0] | {"c": [0]}, *both[1:4], {"a": [4]}, {}]
+    trio.place_all(dict(zip(ids, then, strict=True)))
+    for job in list(jobs.values())[:-1]:
+        until(lambda job=job: job.step > 2, f"it trains: {job.now}")
+    with contextlib.ExitStack() as stack:
+        for name, fault in faults.items():
+            stack.enter_context(getattr(trio.machines[name].host, fault)())
+        then[1:] = {}, {"a": [2], "c": [2]}, {"a": [3]}, *both[4:]
+        trio.place_all(dict(zip(ids, then, strict=True)))
+        trio.is_in(jobs["is-suspended"].id, "SUSPENDING")
+        trio.is_in(jobs["is-launched"].id, "STARTING")
+        until(lambda: all(is_lost(job) for job in jobs.values()), "all are lost")
+        rest = [name for name in trio.machines if name not in faults]
+        then = [{name: [at] for name in rest} for at in range(len(ids))]
+        trio.place_all(dict(zip(ids, then, strict=True)))
+
+        def have_started() -> bool:
+            running = attempts_that_run(trio.machines.values())
+            assert all(len(attempts) == 1 for attempts in running.values()), running
+            return all((j.now["state"], j.now["attempt"]) == ("RUNNING", 2) for j in jobs.values())
+
+        until(have_started, "all start anew")
+        for name in faults:
+            left = [each.status() for each in workers(trio.machines[name])]
+            assert set(left) == {psutil.STATUS_STOPPED}
+    for name in faults:
+        until(lambda name=name: not workers(trio.machines[name]), "what was stopped is killed")
+        trio.until_connected(name, trio.machines[name])
+    for job in jobs.values():
+        job.ends(job.step + 5)
+        assert job.now["attempt"] == 2
+
+
+def is_lost(job: Training) -> bool:
+    now = job.now
+    return now["attempt"] > 1 or now["state"] == "PENDING"
+
+
+def test_a_fifth_of_all_packets_may_be_lost_while_a_gang_changes(trio):
+    with trio.machines["b"].host.lossy(20):
+        job = Training(trio, "lossy", a=[0], b=[0])
+        for _ in range(3):
+            trio.place(job.id)
+            trio.is_in(job.id, "SUSPENDED")
+            job.has(a=[0], b=[0])
+        job.has(a=[0])
+        job.has(a=[0], b=[1])
+        job.has(a=[0], c=[0])
+        job.has(a=[0], b=[0])
+        job.ends(job.step + 5)
+    assert (job.now["attempt"], job.now["lost_ranks"]) == (1, 0)
+
+
+def test_a_full_disk_of_one_machine_ends_the_gang_as_a_whole_or_starts_none(trio):
+    machine = trio.machine("small")
+    machine.host.run("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(machine.base))
+    machine.run(*trio.line(), "--gpus", "1")
+    trio.until_connected("small", machine)
+    (trio.base / "writes.py").write_text(WRITES)
+    fields = {"run": "python writes.py", "workdir": str(trio.base), "resources": {"gpus": 2}}
+    job = trio.client.submit(fields)["id"]
+    trio.has(job, a=[0], small=[0])
+    until(lambda: "has begun" in trio.logs(job, rank=1), "it runs")
+    machine.host.run("sh", "-c", f"cat /dev/zero > {machine.base}/filler || true")
+    (trio.base / "go").touch()
+    trio.is_in(job, "FAILED")
+    assert trio.client.job(job)["attempt"] == 1
+    assert "No space left on device" in trio.client.job(job)["message"]
+    until(lambda: not workers(trio.machines["a"]) + workers(machine), "the whole gang has ended")
+    job = trio.client.submit(fields)["id"]
+    trio.place(job, a=[0], small=[0])
+    line = until(lambda: failure(trio, job), "the launch fails")
+    assert "node small" in line and "No space left on device" in line
+    assert not workers(trio.machines["a"])
+    machine.host.run("rm", f"{machine.base}/filler")
+    trio.is_in(job, "SUCCEEDED")
+
+
+def failure(lab: Placing, job: str) -> str:
+    """The line of a job's story that tells of a failure; "" if there is none."""
+    return next((e["line"] for e in lab.client.job(job)["story"] if "failed" in e["line"]), "")
 
 
 def test_a_rank_that_fails_on_another_machine_tells_why(trio):
@@ -217,12 +317,7 @@ def test_a_launch_on_machines_that_do_not_reach_each_other_fails_and_says_which(
         job = trio.client.submit(fields)["id"]
         trio.place(job, a=[0], b=[0])
 
-        def told() -> str:
-            return next(
-                (e["line"] for e in trio.client.job(job)["story"] if "failed" in e["line"]), ""
-            )
-
-        line = until(told, "the launch fails")
+        line = until(lambda: failure(trio, job), "the launch fails")
         assert "node a" in line and "node b at" in line
         assert all(trio.node(name)["connected"] for name in ("a", "b"))
         assert not workers(trio.machines["a"]) and not workers(trio.machines["b"])

@@ -95,8 +95,8 @@ def invite(as_json: bool) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also a node with jobs, whose machine is gone for good: they start anew elsewhere once "
-    "its lease is over.",
+    help="Also a node with jobs: they are ended, and start anew elsewhere; where the machine does "
+    "not answer, once its lease is over.",
 )
 def remove(nodes: Sequence[str], force: bool) -> int:
     """Have machines that have joined be none of the cluster's any more: their tokens are revoked.
@@ -121,8 +121,8 @@ def _removal(left_s: float) -> str:
     if not left_s:
         return "removed; its token is revoked"
     return (
-        f"its token is revoked; in {math.ceil(left_s)} s, when its lease is over, it is removed, "
-        "and its jobs start anew elsewhere"
+        "its token is revoked; its jobs start anew elsewhere, and it is removed, once they have "
+        f"ended there, or in {math.ceil(left_s)} s, when its lease is over"
     )
 
 

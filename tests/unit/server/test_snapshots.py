@@ -1,5 +1,6 @@
 """Snapshots over HTTP: sent once, held against their digest, and kept as long as a job has them."""
 
+import asyncio
 import gzip
 import os
 import random
@@ -238,3 +239,31 @@ def test_a_job_that_is_cleaned_takes_its_snapshot_along(client, folder, work):
     assert file.exists()
     client.clean(waiting)
     assert not file.exists()
+
+
+def test_what_is_needless_goes_in_time_though_nobody_cleans_up(tmp_path, monkeypatch):
+    async def scenario():
+        task = asyncio.create_task(snapshots.run())
+        await asyncio.sleep(0)
+        assert [each.name for each in folder.iterdir()] == ["new"]
+        os.utime(folder / "new", (1, 1))
+        async with asyncio.timeout(60):
+            while list(folder.iterdir()):
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    for name in ("old", "new"):
+        (folder / name).touch()
+    os.utime(folder / "old", (1, 1))
+    nothing = SimpleNamespace(spec=[], state=[], cleaned={})
+    searches = SimpleNamespace(open_requests=list)
+    snapshots = Snapshots(SimpleNamespace(state=nothing, searches=searches), None, folder)
+    monkeypatch.setattr(asyncio, "sleep", hasty(asyncio.sleep))
+    asyncio.run(scenario())
+
+
+def hasty(sleep):
+    """A sleep that takes an hour in a moment."""
+    return lambda seconds: sleep(min(seconds, 0.001))

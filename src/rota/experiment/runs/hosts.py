@@ -153,6 +153,11 @@ class Host:
         self._doors.append(door)
         return door
 
+    def run(self, *command: str) -> None:
+        """Have a command carried out there, to its end."""
+        assert self._init is not None
+        _run("nsenter", "-t", str(self._init.pid), "-m", "-p", "--", *command)
+
     def processes(self, word: str) -> list[psutil.Process]:
         """The processes there that have this word on their command line."""
         assert self._init is not None

@@ -54,7 +54,7 @@ from rota.live.agent.moves import Moves
 from rota.live.agent.network import interface_of
 from rota.live.agent.ordering import Ordering
 from rota.live.agent.piece_server import PieceServer
-from rota.live.agent.post import Post
+from rota.live.agent.post import Key, Post
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat

@@ -73,6 +73,10 @@ class Gangs:
         """False while a former attempt of the job may have processes on one of its nodes."""
         return row not in self._ending
 
+    def has_parts(self, node: str) -> bool:
+        """True if a node may have processes of attempts that are over."""
+        return any(part.node == node for parts in self._ending.values() for part in parts)
+
     def look(self) -> None:
         """Wait no longer for what was on nodes that are lost, or whose leases are over."""
         for row, parts in list(self._ending.items()):

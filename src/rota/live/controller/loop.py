@@ -145,6 +145,7 @@ class Controller:
             self.tickets,
             self.turn,
         )
+        self.node_api.has_parts = self.agents.gangs.has_parts
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self.policy_error: str | None = None  # why the last decision was none, if so
@@ -164,7 +165,6 @@ class Controller:
     async def start(self) -> None:
         """Begin to decide, and have the agents started that are not there."""
         self.record.keep_last_id()
-        self.snapshots.remove_needless()
         self.supply.look()
         self.agents.awaited = {
             name for row in self.state.open_rows() for name in self.agents.seats_of(row)
@@ -173,7 +173,7 @@ class Controller:
         for name in self.members.names:  # its agent may have been answered a moment ago
             self.leases.renew(name, clock.boottime_s())
         self.room.look()
-        going_on = self._run(), self._watch(), self.copies.run()
+        going_on = self._run(), self._watch(), self.copies.run(), self.snapshots.run()
         self._tasks = [asyncio.create_task(each) for each in going_on]
         await self._provider.start()
 

@@ -1,13 +1,14 @@
 """Administrators' requests about nodes: cordon, drain, enable, invite, remove."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import InputError, NotFoundError, TransitionError, did_you_mean
 from rota.live.controller.journal import Journal
 from rota.live.controller.leases import Leases
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import places_of
+from rota.live.controller.recovery import NODE_GONE, places_of, seats
 from rota.live.controller.supply import Supply
 from rota.live.wire import clock
 from rota.model.cluster import Closing
@@ -31,6 +32,8 @@ class NodeApi:
     ) -> None:
         self._record, self._journal, self._state = record, journal, record.state
         self._members, self._leases, self._supply = members, leases, supply
+        # Tells whether a node may have processes of gangs that are over.
+        self.has_parts: Callable[[str], bool] = lambda name: False
 
     def invite(self) -> tuple[str, float]:
         """A new token to join with, good once, and the time until which it is good."""
@@ -55,9 +58,9 @@ class NodeApi:
     def remove(self, name: str, *, force: bool = False) -> float:
         """Have a machine that has joined be none of the cluster's any more: its token is revoked.
 
-        Raises TransitionError while it may have processes of jobs. With ``force``, which is for a
-        machine that is gone for good, these jobs start anew elsewhere once its lease is over: until
-        then the node stays, unreachable. Returns the seconds until it is none; 0.0: it is gone.
+        Raises TransitionError while it may have processes of jobs. With ``force`` these jobs start
+        anew elsewhere, once its agent has ended them or its lease is over: until then the node
+        stays, unreachable. Returns the seconds until it is none at the latest; 0.0: it is gone.
         """
         if name not in self._members.names:
             hint = did_you_mean(name, self._members.names)
@@ -71,33 +74,47 @@ class NodeApi:
             if ids and not force:
                 raise TransitionError(
                     f"node {name} has {jobs_text(ids)}: have it left first with `rota node drain "
-                    f"{name}`, or, if the machine is gone for good, add --force: they start anew "
-                    "elsewhere"
+                    f"{name}`, or add --force, and they are ended and start anew elsewhere"
                 )
             if left_s:
                 self._members.revoke(name)
                 self._part(name, left_s)
                 return left_s
         if not left_s:
-            self._members.remove(name)
-            self._record.outboxes.dismiss(name, {"type": "removed"})
+            self._dismiss(name)
             self._supply.look()
             self._journal.kick.set()
         return left_s
 
     def _part(self, name: str, left_s: float) -> None:
-        """Hear a node no longer, and have it lost when its lease is over."""
+        """Have a node's jobs ended, and nothing placed there; it is lost when its lease is over."""
         now_s = self._record.now_s()
         self._journal.note(NodeUnreachable(now_s, name, now_s + left_s))
+        self._end_jobs(name)
+
+    def _end_jobs(self, name: str) -> None:
+        """Have the agents of a node's jobs end them."""
+        for row in self._rows_on(name):
+            agents = [self._state.nodes[index].name for index in seats(self._state, row)]
+            about = {"job_id": self._state.spec[row].job_id, "attempt": self._state.attempt[row]}
+            kill = {"type": "kill", **about, "why": NODE_GONE}
+            self._record.outboxes.tell(name if name in agents else agents[0], kill)
+
+    def _dismiss(self, name: str) -> None:
+        self._members.remove(name)
         self._record.outboxes.dismiss(name, {"type": "removed"})
 
     def let_go(self) -> None:
-        """Remove the nodes that are leaving and whose leases are over. A StoreError changes nothing
-        of those that are left.
+        """Remove the nodes that are leaving and have ended their jobs, or whose leases are over.
+
+        A StoreError changes nothing of those that are left.
         """
         for name in sorted(self._members.leaving):
-            if not self._leases.left_s(name, clock.boottime_s()):
-                self._members.remove(name)
+            has_jobs = self.has_jobs(name) or self.has_parts(name)
+            if not (has_jobs and self._leases.left_s(name, clock.boottime_s())):
+                self._dismiss(name)
+            else:
+                self._end_jobs(name)
 
     def has_jobs(self, name: str) -> bool:
         """True if a node may have processes of jobs."""

@@ -116,6 +116,12 @@ class Snapshots:
 
     # -- the end of it ---------------------------------------------------------------------------
 
+    async def run(self) -> None:
+        """Remove what is needless now, and what becomes so later without anybody cleaning up."""
+        while True:
+            self.remove_needless()
+            await asyncio.sleep(ASKED_FOR_S)
+
     def remove_needless(self) -> None:
         """Remove the snapshots that no job has whose files are kept, and drafts that were left."""
         with contextlib.suppress(FileNotFoundError):

@@ -12,6 +12,7 @@ from rota.folder import Folder
 from rota.live.controller import loop as controller_module
 from rota.live.controller.leases import MARGIN_S, Leases
 from rota.live.controller.loop import Controller
+from rota.live.controller.recovery import NODE_GONE
 from rota.live.provider.joined import JoinedProvider
 from rota.live.wire import VERSION, clock
 from rota.model.job import JobState
@@ -156,20 +157,55 @@ def test_the_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is
     asyncio.run(scenario())
 
 
-def test_an_agent_that_is_heard_ends_and_renews_its_lease_no_more(tmp_path, time):
+def test_a_machine_that_is_heard_is_removed_as_soon_as_it_has_ended_its_jobs(tmp_path, time):
     async def scenario():
         async with controlled(tmp_path) as controller:
             a, b = await running(controller)
             assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S
+            kill = await a.hears("kill")
+            assert (kill["job_id"], kill["attempt"], kill["why"]) == ("1", 1, NODE_GONE)
+            assert controller.members.names == {"a", "b"}
+            lost = {"type": "lost", "job_id": "1", "attempt": 1, "error": NODE_GONE}
+            a.says(**lost, started=True)
+            assert (await b.hears("launch"))["attempt"] == 2
             await a.hears("removed")
-            time.now_s += 5.0
-            a.says(type="beat", asked_s=time.now_s)
-            with pytest.raises(AgentError, match="no longer in use"):
-                await a.ended()
+            assert controller.members.names == {"b"}
+            await b.leave()
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_that_is_heard_and_ends_no_job_renews_its_lease_no_more(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S
+            for _ in range(3):
+                a.says(type="beat", asked_s=time.now_s)
+                await a.hears("kill")  # again and again
+                await a.hears("kill")
+            time.now_s += LEASE_S
+            await b.beat()
+            assert "a" in controller.members.names
+            time.now_s += MARGIN_S
+            await a.hears("removed")
+            await until(lambda: controller.state.attempt[0] == 2)
+            await b.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_that_is_being_removed_is_not_heard_again(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            controller.node_api.remove("a", force=True)
+            await a.leave()
             again = Agent(controller, "a")  # one that had shown its token a moment ago
             again.hello()
             with pytest.raises(AgentError, match="a was removed from this cluster"):
                 await again.ended()
+            time.now_s += 5.0
             assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S - 5.0
             await b.leave()
 
