@@ -158,3 +158,14 @@ def test_a_node_that_is_removed_ends_and_has_to_join_again(lab):
     assert gone.rota("agent", "--node", "gone")[0] == 5
     gone.run(*lab.line(), "--gpus", "4")
     lab.until_connected("gone", gone)
+
+
+def test_a_machine_that_is_heard_ends_its_jobs_before_it_is_removed_by_force(lab):
+    heard = lab.join("heard", gpus=6)
+    job = Job(lab, heard, gpus=6).until_begun()
+    code, text = lab.head.rota("node", "remove", "--force", "heard")
+    assert (code, "once they have ended there" in text) == (0, True)
+    assert heard.exit_code() == 5
+    assert not heard.working()
+    assert job.now["state"] == "PENDING"  # it does not wait for the end of a lease
+    lab.client.cancel(job.id)

@@ -554,8 +554,9 @@ class Client:
     def remove_node(self, node: str, *, force: bool = False) -> dict[str, Any]:
         """Revoke the token of a machine that has joined. Returns the node, as it was last.
 
-        Raises TransitionError if it has jobs, unless by ``force``: they start anew elsewhere, and
-        the node is gone, in ``removed_in_s`` seconds, when the lease of the machine is over.
+        Raises TransitionError if it has jobs, unless by ``force``: they are ended, start anew
+        elsewhere, and the node is gone, in ``removed_in_s`` seconds at the latest, when the lease
+        of the machine is over.
         """
         return self._call("POST", _path("nodes", node, "remove"), params={"force": force})
 

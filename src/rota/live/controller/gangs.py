@@ -58,6 +58,7 @@ class Gangs:
         for row in record.state.holding.keys() | set(record.state.active):
             if len((found := self._found(row)).nodes) > 1:
                 self._spread[row] = found
+            self._note_former(row)
         record.state.observers.append(self._note)
 
     def pass_on(self, sender: str, message: Message) -> None:
@@ -124,6 +125,14 @@ class Gangs:
         for row, spread in self._spread.items():
             if node in spread.nodes[1:]:
                 self._tell_guest(node, row)
+
+    def _note_former(self, row: int) -> None:
+        """What the controller before had ended may be there still, for all that this one knows."""
+        state = self._record.state
+        former = state.attempt[row] - int(state.has_processes(row))
+        nodes = self._record.nodes_of(row, former)
+        if len(nodes) > 1:
+            self._ending[row] = {Part(n, former, is_first=n == nodes[0]) for n in nodes}
 
     def _found(self, row: int) -> Spread:
         state = self._record.state

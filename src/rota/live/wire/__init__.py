@@ -42,7 +42,8 @@ What agents hear of workers, and controllers of agents, is declared in
 | | disown | job_id, attempt, launch: it is of another event log; end it and say nothing of it |
 | | rejected | error: what is wrong with its hello; the connection ends |
 | | forget | job_id, attempt: its end is written down |
-| | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
+| | drop | job_id, attempt: it is on another node, or over; leave nothing of it; with |
+| | | ``answers``, which a kill may have as well, tell by ``gone`` when nothing is left |
 | | removed | the node's token is revoked: end with all jobs |
 | | shutdown | |
 | | admit | job_id, attempt, ticket: hand pieces out to who shows it, once; null: no longer |

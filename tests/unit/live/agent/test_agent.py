@@ -22,6 +22,7 @@ from rota.live.agent.snapshots import Snapshots
 from rota.live.wire import clock
 from rota.live.wire.clock import boottime_s
 from rota.live.wire.messages import check_from_agent
+from rota.live.wire.places import STRIDE
 from rota.live.wire.questions import Clean, ask_message
 
 
@@ -166,6 +167,34 @@ def test_a_job_that_is_cancelled_while_its_snapshot_comes_is_not_started(tmp_pat
 
     asyncio.run(story())
     assert asked == ["5" * 64]
+
+
+def test_a_gang_that_is_lost_while_another_machine_gets_ready_is_not_started(tmp_path):
+    """And its controller hears that nothing of it is left."""
+    folder = Folder(tmp_path)
+    folder.node("node0").mkdir(parents=True)
+    program = {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"}
+    about = {"job_id": "1", "attempt": 1, "launch": "log 1.0"}
+    launch = about | {"type": "command", "kind": "launch", "command_id": 1, "epoch": 0}
+    launch |= {"name": "job", "program": program, "gpus": [0, STRIDE], "max_gpus": 2}
+    launch |= {"at_s": 1.0, "origin": "log 1.0", "adapt": None}
+    launch["nodes"] = [{"name": name, "address": "127.0.0.1"} for name in ("node0", "node1")]
+
+    async def story():
+        agent = agent_on(folder)
+        agent._link.tell = (said := []).append
+        agent._spawn(agent._carry_out(launch))
+        while not said:
+            await asyncio.sleep(0)
+        assert said.pop()["body"]["do"] == "prepare"
+        agent._obey(about | {"type": "kill", "answers": True})
+        await asyncio.gather(*agent._tasks)
+        assert said[-1] == about | {"type": "gone"}
+        (failed,) = (told for told in said if told["type"] == "failed")
+        assert "it was told to end" in failed["error"]
+        assert not agent._is_busy()
+
+    asyncio.run(story())
 
 
 def test_files_of_a_job_are_removed_once_the_agent_has_let_go_of_it(tmp_path):

@@ -251,8 +251,9 @@ def test_a_machine_is_removed_at_once_where_it_has_no_jobs_or_leases_have_no_end
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_both_have_stopped(
-    tmp_path, time
+    tmp_path, time, restarts
 ):
     async def scenario():
         async with controlled(tmp_path) as controller:
@@ -283,9 +284,23 @@ def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_bot
             assert not controller.state.nodes[1].alive
             await c.beat()
             assert c.is_quiet()  # for 20 s processes may run on machine a
-            time.now_s += 20.0
-            assert (await c.hears("launch"))["attempt"] == 2
+            if not restarts:
+                time.now_s += 20.0
+                assert (await c.hears("launch"))["attempt"] == 2
+                return
             for agent in (c, d):
                 await agent.leave()
+        async with controlled(tmp_path) as controller:
+            c, d = Agent(controller, "c"), Agent(controller, "d")
+            for agent in (c, d):
+                agent.hello()
+                await agent.hears("lease")
+            time.now_s += LEASE_S
+            for agent in (c, d):
+                await agent.beat()
+            await c.beat()
+            assert c.is_quiet()  # the next controller does not know when a was heard
+            time.now_s += MARGIN_S
+            assert (await c.hears("launch"))["attempt"] == 2
 
     asyncio.run(scenario())
