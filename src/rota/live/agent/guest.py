@@ -67,6 +67,7 @@ class Guest:
         self._hellos: dict[int, str] = {}
         self._meeting: Meeting | None = None
         self._address = ""
+        self._starts = False  # a process, which may be there or not
         self._stopping: set[int] = set()  # slots whose processes are being stopped
         self._words: asyncio.Queue[Message] = asyncio.Queue()
         self._task = world.spawn(self._obey_all())
@@ -212,12 +213,15 @@ class Guest:
             record, self.folder, [slot], [gpu], step=body["step"], adopt={slot: environment}
         )
         rank = self._ranks[slot] = self._world.new_rank(slot, self.folder)
+        self._starts = True
         try:
             await rank.start(self._fork, request)
         except (AgentError, OSError):
             await rank.abandon()
             rank.gone = True
             raise
+        finally:
+            self._starts = False
         rank.watch(partial(self._ended, rank))
         if self.is_over:
             rank.signal(signal.SIGKILL)
@@ -293,7 +297,7 @@ class Guest:
         """Kill all processes; returns when none is left, with the record put away."""
         self.is_over = True
         self._close_meeting()
-        while self.is_alive:
+        while self._starts or self.is_alive:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
             await asyncio.sleep(LOOK_AGAIN_S)
