@@ -229,7 +229,8 @@ def test_gangs_start_anew_once_whatever_they_do_when_machines_fail(trio, faults)
         trio.place_all(dict(zip(ids, then, strict=True)))
         trio.is_in(jobs["is-suspended"].id, "SUSPENDING")
         trio.is_in(jobs["is-launched"].id, "STARTING")
-        until(lambda: all(is_lost(job) for job in jobs.values()), "all are lost")
+        before = {job: job.now["attempt"] for job in jobs.values()}
+        until(lambda: all(map(is_lost, before, before.values())), "all are lost")
         rest = [name for name in trio.machines if name not in faults]
         then = [{name: [at] for name in rest} for at in range(len(ids))]
         trio.place_all(dict(zip(ids, then, strict=True)))
@@ -237,7 +238,7 @@ def test_gangs_start_anew_once_whatever_they_do_when_machines_fail(trio, faults)
         def have_started() -> bool:
             running = attempts_that_run(trio.machines.values())
             assert all(len(attempts) == 1 for attempts in running.values()), running
-            return all((j.now["state"], j.now["attempt"]) == ("RUNNING", 2) for j in jobs.values())
+            return all(runs_in(job, attempt + 1) for job, attempt in before.items())
 
         until(have_started, "all start anew")
         for name in faults:
@@ -246,14 +247,19 @@ def test_gangs_start_anew_once_whatever_they_do_when_machines_fail(trio, faults)
     for name in faults:
         until(lambda name=name: not workers(trio.machines[name]), "what was stopped is killed")
         trio.until_connected(name, trio.machines[name])
-    for job in jobs.values():
+    for job, attempt in before.items():
         job.ends(job.step + 1)
-        assert job.now["attempt"] == 2
+        assert job.now["attempt"] == attempt + 1
 
 
-def is_lost(job: Training) -> bool:
+def is_lost(job: Training, attempt: int) -> bool:
     now = job.now
-    return now["attempt"] > 1 or now["state"] == "PENDING"
+    return now["attempt"] > attempt or now["state"] == "PENDING"
+
+
+def runs_in(job: Training, attempt: int) -> bool:
+    now = job.now
+    return (now["state"], now["attempt"]) == ("RUNNING", attempt)
 
 
 def test_a_fifth_of_all_packets_may_be_lost_while_a_gang_changes(trio):
