@@ -244,6 +244,8 @@ def test_gangs_start_anew_once_whatever_they_do_when_machines_fail(trio, faults)
         for name in faults:
             left = [each.status() for each in workers(trio.machines[name])]
             assert set(left) == {psutil.STATUS_STOPPED}
+    story = [each["line"] for each in jobs["is-suspended"].now["story"]]
+    assert "suspended" not in story  # its GPUs were not known to be free
     for name in faults:
         until(lambda name=name: not workers(trio.machines[name]), "what was stopped is killed")
         trio.until_connected(name, trio.machines[name])

@@ -25,6 +25,7 @@ from rota.live.agent.claim import claim
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import OF_A_GANG, look_at_script, record_of
 from rota.live.agent.network import Meeting, interface_of, reach
+from rota.live.agent.pausing import STOP_TIMEOUT_S
 from rota.live.agent.post import Key, Post, Word
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.pulses import beat_of
@@ -161,7 +162,8 @@ class Guest:
             rank.signal(signal.Signals(body["number"]))
         elif what == "stop":
             self._stopping.add(rank.index)
-            self._stop(rank, int(body["spared"]))
+            deadline_s = self._world.boottime_s() + STOP_TIMEOUT_S
+            self._stop(rank, int(body["spared"]), deadline_s)
         elif what == "leave":
             rank.send({"type": "leave"})
             self._world.later(LEAVE_S, rank.signal, signal.SIGKILL)
@@ -227,16 +229,16 @@ class Guest:
             rank.signal(signal.SIGKILL)
         return {}
 
-    def _stop(self, rank: Rank, spared: int) -> None:
+    def _stop(self, rank: Rank, spared: int, deadline_s: float) -> None:
         """Stop the processes of a rank, and say so, unless they are to go on by then."""
         if rank.index not in self._stopping or not rank.alive:
             return
-        if rank.stop(spared):
+        if rank.stop(spared) or self._world.boottime_s() > deadline_s:
             self._stopping.discard(rank.index)
             told = {"said": "stopped", "slot": rank.index, "unstopped": rank.unstopped}
             self._tell(told)
         else:
-            self._world.later(STOP_POLL_S, self._stop, rank, spared)
+            self._world.later(STOP_POLL_S, self._stop, rank, spared, deadline_s)
 
     # -- for the attempt's agent ---------------------------------------------------------------
 

@@ -259,8 +259,13 @@ class Pausing:
         attempt = self._attempt
         if attempt.state != State.SUSPENDING or attempt.stopping:
             return
-        stopped = [rank.stop(0 if frozen else rank.session) for rank in attempt.ranks]
-        if all(stopped) or attempt.world.boottime_s() > deadline_s:
+        late = attempt.world.boottime_s() > deadline_s
+        stopped = [
+            # The GPU of one on a machine that does not answer is not free.
+            rank.stop(0 if frozen else rank.session) or (late and not rank.is_far)
+            for rank in attempt.ranks
+        ]
+        if all(stopped):
             self._suspended(stopped_s, frozen=frozen)
         else:
             again = (self._look_whether_stopped, stopped_s, frozen, deadline_s)
