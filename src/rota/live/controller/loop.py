@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,7 +43,6 @@ from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
-    Event,
     JobFinished,
     NodeUnreachable,
     RetryDue,
@@ -173,7 +172,8 @@ class Controller:
         for name in self.members.names:  # its agent may have been answered a moment ago
             self.leases.renew(name, clock.boottime_s())
         self.room.look()
-        going_on = self._run(), self._watch(), self.copies.run(), self.snapshots.run()
+        vital = self._vital(self._run()), self._vital(self._watch())
+        going_on = *vital, self.copies.run(), self.snapshots.run()
         self._tasks = [asyncio.create_task(each) for each in going_on]
         await self._provider.start()
 
@@ -231,15 +231,10 @@ class Controller:
             self.room.remove()
         self.record.store.close()
 
-    async def _run(self) -> None:
+    async def _vital(self, work: Awaitable[None]) -> None:
+        """Do something without which there is no controller."""
         try:
-            while True:
-                self.turn()
-                self.journal.kick.clear()
-                # Not wait_for: where both come at once, that one forgets that it was cancelled.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._sleep_s()):
-                        await self.journal.kick.wait()
+            await work
         except StoreLostError:
             return  # the journal has given up
         except Exception as error:
@@ -248,6 +243,15 @@ class Controller:
                 "the controller stops; jobs go on, and a restart takes over", exc_info=True
             )
             self.journal.give_up(str(error))
+
+    async def _run(self) -> None:
+        while True:
+            self.turn()
+            self.journal.kick.clear()
+            # Not wait_for: where both come at once, that one forgets that it was cancelled.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._sleep_s()):
+                    await self.journal.kick.wait()
 
     async def _watch(self) -> None:
         """Watch the disk and the nodes, and have a turn taken when they change."""
@@ -263,12 +267,14 @@ class Controller:
         start elsewhere. True if something has changed.
         """
         state, now_s, booted_s = self.state, self.now_s(), clock.boottime_s()
-        events: list[Event] = []
+        changed = False
         for name in self.leases.take_over(booted_s):
             if (index := state.node_index.get(name)) is not None and state.nodes[index].alive:
                 notice.warning("node %s has not been heard for its whole lease: it is lost", name)
                 why = NODE_GONE if name in self.members.leaving else LEASE_OVER
-                events += node_left(state, name, now_s, why)
+                for event in node_left(state, name, now_s, why):  # before the next node is
+                    self.journal.note(event)
+                changed = True
         with contextlib.suppress(StoreError):  # a full disk: the next look tries again
             self.node_api.let_go()
         for name, left_s in self.leases.silent(booted_s).items():
@@ -279,11 +285,10 @@ class Controller:
                 continue
             until_s = now_s + left_s if left_s < math.inf else None
             if not (index in state.unreachable and _near(state.unreachable[index], until_s)):
-                events.append(NodeUnreachable(now_s, name, until_s))
-        for event in events:
-            self.journal.note(event)
+                self.journal.note(NodeUnreachable(now_s, name, until_s))
+                changed = True
         self.agents.gangs.look()
-        return bool(events)
+        return changed
 
     def _sleep_s(self) -> float | None:
         if self.journal.unwritten or self.agents.ends_jobs:

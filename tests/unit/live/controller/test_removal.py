@@ -251,25 +251,31 @@ def test_a_machine_is_removed_at_once_where_it_has_no_jobs_or_leases_have_no_end
     asyncio.run(scenario())
 
 
+async def gang_on_a_and_b(controller):
+    """A gang that runs on machines a and b, and the agents of these, and of c and d."""
+    agents = {}
+    for name in "abcd":
+        controller.node_api.join(controller.node_api.invite()[0], name)
+        agents[name] = Agent(controller, name)
+    a, b, c, d = agents.values()
+    for agent in (a, b):
+        agent.hello()
+        await agent.hears("lease")
+    request = parse_job({"run": "true", "resources": {"gpus": 2}}, workdir="/")
+    await controller.jobs.submit(request, user="me", key=None, body_hash="x")
+    launch = await a.hears("launch")
+    a.says(type="done", command_id=launch["command_id"], at_s=controller.now_s())
+    await until(lambda: controller.state.state[0] == JobState.RUNNING)
+    return a, b, c, d
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_both_have_stopped(
     tmp_path, time, restarts
 ):
     async def scenario():
         async with controlled(tmp_path) as controller:
-            agents = {}
-            for name in "abcd":
-                controller.node_api.join(controller.node_api.invite()[0], name)
-                agents[name] = Agent(controller, name)
-            a, b, c, d = agents.values()
-            for agent in (a, b):
-                agent.hello()
-                await agent.hears("lease")
-            request = parse_job({"run": "true", "resources": {"gpus": 2}}, workdir="/")
-            await controller.jobs.submit(request, user="me", key=None, body_hash="x")
-            launch = await a.hears("launch")
-            a.says(type="done", command_id=launch["command_id"], at_s=controller.now_s())
-            await until(lambda: controller.state.state[0] == JobState.RUNNING)
+            a, b, c, d = await gang_on_a_and_b(controller)
             await b.leave()
             time.now_s += 20.0
             await a.beat()
@@ -302,5 +308,35 @@ def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_bot
             assert c.is_quiet()  # the next controller does not know when a was heard
             time.now_s += MARGIN_S
             assert (await c.hears("launch"))["attempt"] == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_gang_that_loses_two_machines_at_once_starts_anew(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b, c, d = await gang_on_a_and_b(controller)
+            for agent in (a, b):
+                await agent.leave()
+            for agent in (c, d):
+                agent.hello()
+                await agent.hears("lease")
+            time.now_s += LEASE_S + MARGIN_S
+            for agent in (c, d):
+                await agent.beat()
+            assert (await c.hears("launch"))["attempt"] == 2
+            assert [node.alive for node in controller.state.nodes] == [False, False, True, True]
+            for agent in (c, d):
+                await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_can_watch_no_longer_stops(tmp_path, time, monkeypatch):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            monkeypatch.setattr(controller.leases, "take_over", lambda now_s: 1 / 0)
+            await asyncio.wait_for(controller.journal.stopped.wait(), 10)
+            assert controller.journal.failed
 
     asyncio.run(scenario())
