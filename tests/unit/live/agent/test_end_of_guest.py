@@ -46,7 +46,14 @@ def test_a_guest_that_ends_while_a_process_starts_leaves_none(tmp_path):
         record = record_from(guest("1") | {"slots": 0, "members": [], "gpus": []})
         it = Guest(record, tmp_path, print, None, lambda *_, **__: [{}], None, world)
         it._address = "127.0.0.1"
-        start = {"do": "start", "slot": 0, "gpu": 0, "env": dict.fromkeys(OF_A_GANG, "7"), "generation": 0, "step": 0}
+        start = {
+            "do": "start",
+            "slot": 0,
+            "gpu": 0,
+            "env": dict.fromkeys(OF_A_GANG, "7"),
+            "generation": 0,
+            "step": 0,
+        }
         it.do(start)
         while not it.ranks:
             await asyncio.sleep(0)
