@@ -8,6 +8,7 @@ from tests.support.driven import DrivenCluster
 from rota.errors import PlanError
 from rota.explain.why import explain
 from rota.model.allocation import on_node
+from rota.model.cluster import Node
 from rota.model.commands import Launch
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.events import (
@@ -336,3 +337,12 @@ def test_a_plan_that_breaks_the_contract_is_refused_as_such(wrong):
     policy.decide = lambda view: Plan({0: on_node(0, 0b10), **wrong}, {}, {})
     with pytest.raises(PlanError):
         cluster.decide()
+
+
+def test_nodes_are_not_looked_at_one_by_one_for_each_decision(monkeypatch):
+    cluster = Gpus((job("a"), PROCESS), nodes=[1] * 3, kind="cpu")
+    asked = []
+    monkeypatch.setattr(Node, "has_device_memory", property(asked.append))
+    cluster.settle()
+    assert cluster.state.held[0] is not None
+    assert asked == []
