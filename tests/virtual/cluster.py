@@ -1,11 +1,11 @@
-"""Rota's controller and agents on a machine in virtual time, with users, and all that fails."""
+"""Rota's controller and agents on machines in virtual time, with users, and all that fails."""
 
 import asyncio
 import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,9 +16,12 @@ from unittest.mock import patch
 from rota.errors import AgentError, ArenaError, RotaError
 from rota.folder import Folder
 from rota.live.agent import agent as agent_module
+from rota.live.agent import host as host_module
 from rota.live.agent import (
+    abroad,
     controller_link,
     endpoint,
+    guest,
     launching,
     memory,
     migrate_in,
@@ -36,6 +39,7 @@ from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
+from rota.live.controller.leases import Leases
 from rota.live.controller.loop import Controller
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
@@ -46,7 +50,7 @@ from rota.request.jobfile import JobRequest
 from rota.store.events import Submission
 
 from .loop import RUNNING, Process, VirtualLoop
-from .machine import CLOSED, Connection, Machine
+from .machine import CLOSED, HEAD, Connection, Machine, Meeting
 from .restless import Restless
 
 ROUGH_S = 60.0  # for so long things fail,
@@ -54,9 +58,15 @@ LONGEST_S = 6000.0  # and by then every job has ended
 MOST_JOBS = 6
 STOPPED_S = 5.0
 AGAIN_S = 1.0  # until what was killed is started anew
+OPEN_S = 10.0  # for a connection to be opened
 ASK_EVERY_S = 8.0
 # Of connections: the agent or the connection before is not known to be gone yet.
-EXPECTED = ("is no longer in use", "another agent of", "a later connection of")
+EXPECTED = (
+    "is no longer in use",
+    "another agent of",
+    "a later connection of",
+    "has not been heard for",
+)
 
 
 class MemoryStore:
@@ -64,7 +74,8 @@ class MemoryStore:
 
     identity = "virtual"
 
-    def __init__(self) -> None:
+    def __init__(self, joined: Collection[str]) -> None:
+        self._members = [(name, "", 0.0) for name in joined]
         self.events: list[Any] = []
         self.submissions: dict[tuple[str, str], Submission] = {}
         self.epoch = 0
@@ -84,8 +95,8 @@ class MemoryStore:
         return self.submissions.get((user, key))
 
     def read(self, *_: Any) -> list[Any]:
-        """Other machines that have joined: none."""
-        return []
+        """The machines that have joined."""
+        return self._members
 
     def close(self) -> None:
         """It goes on with the next controller."""
@@ -94,12 +105,23 @@ class MemoryStore:
 class Agents(Provider):
     """Agents are started by the cluster."""
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-        self.leaves: dict[str, float] = {}
+    def __init__(self, names: list[str], joined: Collection[str]) -> None:
+        self._names, self._joined = names, joined
 
     def nodes(self) -> list[ProvidedNode]:
-        return [ProvidedNode(name, True, self.leaves.get(name)) for name in self._names]
+        return [ProvidedNode(name, True, stays=name in self._joined) for name in self._names]
+
+
+class Joined:
+    """The endpoint of a machine that has joined."""
+
+    stays = True
+
+    def address(self) -> endpoint.Address:
+        return endpoint.Address("wss://controller", "token", SimpleNamespace())  # type: ignore[arg-type]
+
+    def is_gone(self) -> bool:
+        return False
 
 
 class Channel:
@@ -121,8 +143,8 @@ class Channel:
 class AgentEnd:
     """The agent's end of a connection, as a websocket."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, address: str) -> None:
+        self._connection, self.local_address = connection, (address, 0)
 
     def __aiter__(self) -> "AgentEnd":
         return self
@@ -167,17 +189,25 @@ class VirtualWorld(World):
 
 
 class Cluster:
-    """One run, drawn from a seed."""
+    """One run, drawn from a seed: ``nodes`` of the controller's host, and hosts that ``joined``."""
 
-    def __init__(self, seed: int, folder: Path, policy: str, nodes: int = 2) -> None:
+    def __init__(
+        self, seed: int, folder: Path, policy: str, nodes: int = 2, joined: int = 0
+    ) -> None:
         self.loop = VirtualLoop()
         self.machine = Machine(self.loop, seed)
         self.random = self.machine.random
         self.folder = Folder(folder)
         self.policy = policy
         self.has_gpus = seed // len(POLICIES) % 2 == 1  # else slots, which have no memory
-        self.store = MemoryStore()
-        self.names = [f"n{index}" for index in range(nodes)]
+        self.names = [f"n{index}" for index in range(nodes + joined)]
+        self.joined = self.names[nodes:]
+        self.store = MemoryStore(self.joined)
+        self.folders = dict.fromkeys(self.names[:nodes], self.folder)
+        self.off: set[str] = set()  # hosts without power
+        for name in self.joined:
+            self.machine.add_host(name)
+            self.folders[name] = Folder(folder / "hosts" / name)
         self.controller: Controller | None = None
         self.controller_process = Process("none")
         self.agents: dict[str, Process] = {}
@@ -196,6 +226,10 @@ class Cluster:
         self._stop_share = self.random.choice([0.0, 0.1])
         self._harm_share = self.random.choice([0.0, 0.0, 0.05])
         self._cut_share = self.random.choice([0.0, 0.02])
+        if joined:
+            self.lease_s = self.random.choice([8.0, 15.0])
+            self._sever_every_s = self.random.choice([10.0, 20.0, 40.0])
+            self._power_share = self.random.choice([0.0, 0.3])
 
     def note(self, what: str) -> None:
         self.story.append(f"{self.loop.time():.3f} {what}")
@@ -247,6 +281,47 @@ class Cluster:
                 self.note(f"{process} is stopped for {seconds:.3f} s")
                 self.loop.stop_process(process, seconds)
 
+    async def _sever_hosts(self) -> None:
+        """Hosts are cut off, wholly or in part, for a moment or past their leases; or are off."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(self.random.expovariate(1 / self._sever_every_s))
+            longest_s = self.random.choice([3.0, self.lease_s, 2 * self.lease_s + 10.0])
+            seconds = self.random.uniform(0.0, longest_s)
+            count = self.random.choice([1, 1, 1, 2])
+            hosts = self.random.sample(self.joined, min(count, len(self.joined)))
+            if self.random.random() < self._power_share:
+                for host in [host for host in hosts if host not in self.off]:
+                    self._tasks.append(asyncio.ensure_future(self._lose_power(host, seconds)))
+                continue
+            what = self.random.choice(["all", "controller", "asks", "answers", "ranks", "everybody"])
+            ways = {
+                "all": [way for host in hosts for way in self.machine.all_ways(host)],
+                "controller": [way for host in hosts for way in ((host, HEAD), (HEAD, host))],
+                "asks": [(host, HEAD) for host in hosts],
+                "answers": [(HEAD, host) for host in hosts],
+                "ranks": [
+                    way for host in hosts for way in self.machine.all_ways(host) if HEAD not in way
+                ],
+                "everybody": list(self.machine.all_ways(HEAD)),
+            }[what]
+            self.note(f"{hosts} are cut off from {what} for {seconds:.3f} s")
+            self._tasks.append(asyncio.ensure_future(self._sever(ways, seconds)))
+
+    async def _sever(self, ways: list[tuple[str, str]], seconds: float) -> None:
+        self.machine.sever(ways)
+        await asyncio.sleep(seconds)
+        self.note(f"{ways} are mended")
+        self.machine.mend(ways)
+
+    async def _lose_power(self, host: str, seconds: float) -> None:
+        self.note(f"{host} loses its power for {seconds:.3f} s")
+        self.off.add(host)
+        self.machine.lose_power(host, self.agents[host])
+        await asyncio.sleep(seconds)
+        self.note(f"{host} boots")
+        self.machine.boot(host)
+        self.off.remove(host)
+
     async def _kill_programs(self) -> None:
         """Kill a worker now and then, or a shim, and its worker with it."""
         while self.loop.time() < ROUGH_S:
@@ -268,23 +343,45 @@ class Cluster:
         @contextlib.asynccontextmanager
         async def connected() -> Any:
             await asyncio.sleep(self.machine.delay())
+            own = RUNNING.get()
+            assert own is not None
+            await self._await_way(own.host, OPEN_S)
             controller, process = self.controller, self.controller_process
             if controller is None or not process.alive:
                 raise ConnectionError
-            own = RUNNING.get()
-            assert own is not None
             connection = Connection(self.machine, own, process)
             self.loop.start(process, self._serve(controller, connection))
+            pings = asyncio.ensure_future(self._ping(own.host, connection))
             try:
-                yield AgentEnd(connection)
+                yield AgentEnd(connection, self.machine.hosts[own.host])
             finally:
+                pings.cancel()
                 connection.close()
 
         return connected()
 
-    async def _serve(self, controller: Controller, connection: Connection) -> None:
+    async def _await_way(self, host: str, seconds: float) -> None:
+        """Return once host and controller reach each other. Raises TimeoutError."""
+        until_s = self.loop.time() + seconds
+        while not self.machine.cut.isdisjoint([(host, HEAD), (HEAD, host)]):
+            if self.loop.time() > until_s:
+                raise TimeoutError
+            await asyncio.sleep(1.0)
+
+    async def _ping(self, host: str, connection: Connection) -> None:
+        """Close an agent's end of a connection that is cut for long, as websockets do."""
         try:
-            await controller.agents.serve_agent(Channel(connection))
+            while host != HEAD:
+                await asyncio.sleep(controller_link.PING_S)
+                await self._await_way(host, controller_link.PONG_S)
+        except TimeoutError:
+            connection.close()
+
+    async def _serve(self, controller: Controller, connection: Connection) -> None:
+        host = connection.ends[0].host
+        member = (host, self.machine.hosts[host]) if host in self.joined else ()
+        try:
+            await controller.agents.serve_agent(Channel(connection), *member)
         except ConnectionError:
             pass
         except AgentError as error:
@@ -297,9 +394,14 @@ class Cluster:
 
     async def _keep_agent(self, name: str) -> None:
         cores = tuple([0] * 2)
+        host = name if name in self.joined else HEAD
+        folder = self.folders[name].create()
+        at = Joined() if name in self.joined else endpoint.FolderEndpoint(folder, 1)
         while True:
-            process = self.agents[name] = Process(f"agent {name}")
-            self.folder.node(name).mkdir(parents=True, exist_ok=True)
+            while name in self.off:
+                await asyncio.sleep(AGAIN_S)
+            process = self.agents[name] = Process(f"agent {name}", host)
+            folder.node(name).mkdir(parents=True, exist_ok=True)
 
             async def main(name: str = name) -> None:
                 devices = Devices("cpu", 2, cores)
@@ -307,12 +409,7 @@ class Cluster:
                     devices = Devices("cuda", 2, ids=("0", "1"), memory_gb=80.0)
                 world = VirtualWorld(self.machine)
                 agent = self.living[name] = Agent(
-                    self.folder,
-                    name,
-                    devices,
-                    endpoint.FolderEndpoint(self.folder, 1),
-                    250,
-                    world=world,
+                    folder, name, devices, at, 250, world=world, data_port=0
                 )
                 await agent.run()
 
@@ -324,15 +421,20 @@ class Cluster:
 
     async def _keep_controller(self) -> None:
         while True:
-            process = self.controller_process = Process("controller")
+            process = self.controller_process = Process("controller", HEAD)
 
             async def main() -> None:
                 settings = POLICIES[self.policy]
                 restless = self.policy == Restless.name
                 policy = Restless() if restless else create(self.policy, settings)
-                provider = Agents(self.names)
+                provider = Agents(self.names, self.joined)
                 store: Any = self.store
-                controller = Controller(store, self.folder, policy, self.policy, provider)
+                leases = Leases(self.lease_s) if self.joined else None
+                controller = Controller(
+                    store, self.folder, policy, self.policy, provider, leases=leases
+                )
+                if self.joined:
+                    controller.agents.own_reach = self.machine.hosts[HEAD]
                 await controller.start()
                 self.controller = controller
                 await controller.journal.stopped.wait()
@@ -350,11 +452,12 @@ class Cluster:
     async def _submit(self, number: int) -> None:
         """Submit a job until it is accepted, under one key."""
         kind = self.random.choice(["session", "elastic", "plain", "restart"])
-        gpus = self.random.choice([1, 1, 1, 2])
+        gpus = self.random.choice([1, 2, 3, 4] if self.joined else [1, 1, 1, 2])
         steps, key = self.random.randint(2, 30), f"k{number}"
         request = JobRequest(f"j{number}", f"{kind} {steps}", "/", num_gpus=gpus)
         if kind == "elastic":
-            request = request._replace(num_gpus=1, elastic=Elastic((1, 2)))
+            sizes = (1, 2, 3, 4) if self.joined else (1, 2)
+            request = request._replace(num_gpus=1, elastic=Elastic(sizes))
         if kind == "restart":
             request = request._replace(suspend="restart", grace_s=5.0)
         await asyncio.sleep(self.random.uniform(0, 20))
@@ -447,6 +550,7 @@ class Cluster:
         keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
         keepers += [self._stop_processes(), self._close_nodes(), self._ask()]
         keepers += [self._fall_idle(), self._call()]
+        keepers += [self._sever_hosts()] if self.joined else []
         keepers += [self._keep_agent(name) for name in self.names]
         keepers += [self._submit(number) for number in range(jobs)]
         self._tasks = [asyncio.ensure_future(each) for each in keepers]
@@ -492,6 +596,9 @@ class Cluster:
             assert len(slots) >= spec.num_gpus, f"job {spec.job_id} has not done all its steps"
         left = [program for program in self.machine.programs if program.process.alive]
         assert not left, f"processes that no job has: {left}"
+        folders = {each.path for each in self.folders.values()}
+        known = [file for each in folders for file in each.glob("nodes/*/jobs/*/*/attempt.json")]
+        assert not known, f"attempts that agents still have: {known}"
 
 
 POLICIES: dict[str, dict[str, str]] = {
@@ -519,6 +626,11 @@ async def _in_place(call: Any, *arguments: Any, **named: Any) -> Any:
     """In place of ``asyncio.to_thread``."""
     await asyncio.sleep(0)
     return call(*arguments, **named)
+
+
+def _interface_of(_: str) -> str:
+    """In place of what looks for the interface of an address."""
+    return "eth0"
 
 
 async def _for_ever(_: Any) -> None:
@@ -557,14 +669,26 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (asyncio, "to_thread", _in_place),
             (time, "monotonic", cluster.loop.time),
             (clock, "boottime_s", machine.boottime_s),
-            (clock, "_ahead_s", 0.0),
+            (clock, "boot_id", machine.boot_id),
+            (clock, "ahead_s", machine.ahead_s),
+            (clock, "follow", machine.follow),
             (controller_clock, "boottime_s", machine.boottime_s),
             (controller_clock, "wall_ahead_s", lambda: 0.0),
             (agent_module, "peer_of", lambda writer: Peer(writer.peer, 0, 0)),
             (agent_module, "PROGRESS_EVERY_S", 5.0),
             (agent_module, "CURVES_EVERY_S", 60.0),
             (agent_module, "LOOK_AT_FOLDER_S", 60.0),
+            (agent_module, "remove_homeless", list),
+            (agent_module, "interface_of", _interface_of),
+            (launching, "interface_of", _interface_of),
+            (guest, "interface_of", _interface_of),
+            (guest, "Meeting", partial(Meeting, machine)),
+            (guest, "reach", machine.reach),
+            (abroad, "Meeting", partial(Meeting, machine)),
+            (abroad, "reach", machine.reach),
+            (host_module, "_groups", lambda *_: ()),
             (controller_link, "connect", cluster.connect),
+            (controller_link, "random", machine.random),
             (endpoint, "psutil", SimpleNamespace(pid_exists=lambda _: True)),
             (Folder, "socket", lambda self, name: self.path / f"{name}.sock"),
             (Folder, "arenas", arenas),

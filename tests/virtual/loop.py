@@ -17,10 +17,10 @@ STUCK = "nothing is left to be done"
 
 
 class Process:
-    """Whose callbacks may be run: a controller, an agent, a worker."""
+    """Whose callbacks may be run: a controller, an agent, a worker, on the host of that name."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, host: str = "") -> None:
+        self.name, self.host = name, host
         self.alive = True
         self.left: list[Any] | None = None  # to be done, since it was stopped
 

@@ -1,39 +1,46 @@
-"""A machine in virtual time: its processes, the messages between them, and all that can be lost.
+"""Machines in virtual time: their processes, the messages between them, and all that can be lost.
 
 Agents and controllers are Rota's own. What they start is a :class:`Program`, which keeps to what
 workers and their shims do: a shim writes down its pid before it starts the worker and how that has
-ended, in real files; a worker with a session holds at a boundary when it is asked to. Messages
-arrive in order, after any delay, or not at all once an end of their connection is gone.
+ended, in real files, and stops the worker while the lease of its node is over; a worker with a
+session holds at a boundary when it is asked to. Messages arrive in order, after any delay, or not
+at all once an end of their connection is gone; between two hosts none arrives while the way is cut.
 """
 
 import asyncio
 import contextvars
 import json
 import random
-from collections.abc import Callable, Iterable
-from itertools import count
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
 from rota.live.wire import VACATED, decode, encode
+from rota.live.wire.lease import Lease
+from rota.train.fence import LOOK_S
 
 from .loop import RUNNING, Process, VirtualLoop
 
 CLOSED = object()
 TICK_S = 1e-6  # between two messages: the loop keeps no order among equal times
 NETWORK = contextvars.Context()  # belongs to no process: what is on its way arrives
-BOOTED_S = 1e6  # of CLOCK_BOOTTIME, when the loop begins
+BOOTED_S = 1e6  # of the head's CLOCK_BOOTTIME, and by the cluster's clock, when the loop begins
+HEAD = "n0"  # the controller's host; the agents of its own nodes are there, too
 SHARDS = 8
 FIRST_PID = 1 << 23  # which the kernel gives to nobody
 
 
 class Wire:
-    """One direction of a connection."""
+    """One direction of a connection, from one host to another."""
 
-    def __init__(self, machine: "Machine") -> None:
-        self._machine = machine
+    def __init__(self, machine: "Machine", way: tuple[str, str]) -> None:
+        self._machine, self.way = machine, way
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
         self._last_s = 0.0
+        self._waiting: deque[Any] = deque()  # until the way is open
+        self._is_read = True
         self.closed = False
 
     def put(self, item: Any) -> None:
@@ -42,7 +49,29 @@ class Wire:
         self.closed = item is CLOSED
         loop = self._machine.loop
         self._last_s = max(self._last_s + TICK_S, loop.time() + self._machine.delay())
-        loop.call_at(self._last_s, self._queue.put_nowait, item, context=NETWORK)
+        loop.call_at(self._last_s, self._arrive, item, context=NETWORK)
+
+    def _arrive(self, item: Any) -> None:
+        self._waiting.append(item)
+        if self.way in self._machine.cut:
+            self._machine.held_up.append(self)
+        else:
+            self.let_through()
+
+    def let_through(self) -> None:
+        """What was sent again until now arrives, unless the way is cut once more."""
+        while self._is_read and self._waiting and self.way not in self._machine.cut:
+            self._queue.put_nowait(self._waiting.popleft())
+
+    def close(self, host: str | None) -> None:
+        """Close this direction; ``host`` closes it at an end that it has, and None at both."""
+        if host == self.way[1] != self.way[0]:  # who closes it reads no more, whatever is cut
+            self.closed, self._is_read = True, False
+            self._machine.loop.call_soon(self._queue.put_nowait, CLOSED, context=NETWORK)
+        else:
+            if self._waiting and self._machine.random.random() < 0.5:
+                self._waiting.clear()  # a reset overtakes what was to be sent again
+            self.put(CLOSED)
 
     async def get(self) -> Any:
         item = await self._queue.get()
@@ -62,13 +91,22 @@ class Connection:
     """Two wires, each end of which belongs to a process."""
 
     def __init__(self, machine: "Machine", one: Process, other: Process) -> None:
-        self.to_one, self.to_other = Wire(machine), Wire(machine)
+        self.to_one = Wire(machine, (other.host, one.host))
+        self.to_other = Wire(machine, (one.host, other.host))
         self.ends = (one, other)
         machine.connections.append(self)
 
-    def close(self) -> None:
-        self.to_one.put(CLOSED)
-        self.to_other.put(CLOSED)
+    def close(self, host: str | None = None) -> None:
+        """Close it, on one of its hosts or, without a name, the running process's."""
+        running = RUNNING.get()
+        if host is None and running is not None:
+            host = running.host
+        self.to_one.close(host)
+        self.to_other.close(host)
+
+    def falls_silent(self) -> None:
+        """Nothing is sent any more, and nobody is told."""
+        self.to_one.closed = self.to_other.closed = True
 
 
 class Reader:
@@ -119,9 +157,10 @@ class BrokenGroupError(Exception):
 class Group:
     """A process group: ranks that add up their gradients, and vote."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, machine: "Machine", size: int) -> None:
         self.size = size
         self.members: list[Program] = []
+        self._cut: set[tuple[str, str]] = machine.cut
         self._votes: dict[int, dict[int, bool]] = {}
         self._changed = asyncio.Event()
 
@@ -137,11 +176,23 @@ class Group:
 
     @property
     def is_broken(self) -> bool:
-        return any(p.group is not self or not p.process.alive for p in self.members)
+        return self.is_connected and any(
+            p.group is not self or not p.process.alive for p in self.members
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the hosts of all its members reach each other."""
+        return self._cut.isdisjoint(permutations({p.process.host for p in self.members}, 2))
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all that are to be members are there and reach each other."""
+        return len(self.members) >= self.size and self.is_connected
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something holds for all that are to be members. Raises BrokenGroupError."""
-        while len(self.members) < self.size or not true():
+        while not (self.is_complete and true()):
             if self.is_broken:
                 raise BrokenGroupError
             await self._changed.wait()
@@ -156,11 +207,37 @@ class Group:
         return all(votes.values())
 
 
+class Meeting:
+    """An open port, in place of :class:`rota.live.agent.network.Meeting`."""
+
+    def __init__(self, machine: "Machine", address: str) -> None:
+        running = RUNNING.get()
+        assert running is not None
+        self.port, self._machine = machine.port(), machine
+        machine.meetings[address, self.port] = running
+
+    def close(self) -> None:
+        self._machine.meetings = {
+            place: owner for place, owner in self._machine.meetings.items() if place[1] != self.port
+        }
+
+
 class Machine:
-    """Everything below agents and controllers; ``harm`` is what happened that never may."""
+    """Everything below agents and controllers; ``harm`` is what happened that never may.
+
+    There is one ``HEAD``, and any number of other hosts, each with a clock and a life of its own.
+    """
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.loop = loop
+        self.cut: set[tuple[str, str]] = set()  # ways between hosts on which nothing arrives
+        self._cuts = Counter[tuple[str, str]]()  # how often each is cut
+        self.held_up: list[Wire] = []
+        self.hosts = {HEAD: "10.0.0.1"}  # and their addresses
+        self.boots: dict[str, int] = {}
+        self.booted_s = {HEAD: -BOOTED_S}  # by the loop's clock
+        self.wrong_s: dict[str, float] = {}  # by which clocks of hosts are ahead of the cluster's
+        self.meetings: dict[tuple[str, int], Process] = {}  # by address and port
         self.random = random.Random(seed)
         self.programs: list[Program] = []
         self.sockets: dict[str, Socket] = {}
@@ -193,21 +270,111 @@ class Machine:
 
     def group(self, program: "Program", port: int | str, size: int) -> Group:
         """The group of those that meet at a port."""
-        return self.groups.setdefault((program.job_id, str(port)), Group(size))
+        return self.groups.setdefault((program.job_id, str(port)), Group(self, size))
+
+    def now_s(self) -> float:
+        """The cluster's time."""
+        return BOOTED_S + self.loop.time()
 
     def boottime_s(self) -> float:
-        return BOOTED_S + self.loop.time()
+        """CLOCK_BOOTTIME of the host of the running process."""
+        return self.loop.time() - self.booted_s.get(_here(), -BOOTED_S)
+
+    def ahead_s(self) -> float:
+        """By how much a host takes the cluster's time to be ahead of its CLOCK_BOOTTIME."""
+        return self.now_s() - self.boottime_s() + self.wrong_s.get(_here(), 0.0)
+
+    def follow(self, ahead_s: float) -> None:
+        """Set the clock of a host."""
+        self.wrong_s[_here()] = ahead_s - self.now_s() + self.boottime_s()
+
+    def boot_id(self) -> str:
+        return f"{self.boots.get(_here(), 0):04}-{_here()}"
 
     def die(self, process: Process) -> None:
         """SIGKILL: nothing of it goes on, and its connections close."""
+        self._is_gone(process)
+        for connection in self.connections:
+            if process in connection.ends:
+                connection.close(process.host)
+        self.connections = [c for c in self.connections if process not in c.ends]
+
+    def _is_gone(self, process: Process) -> None:
         process.alive = False
         for group in self.groups.values():
             if any(program.process is process for program in group.members):
                 group.change()
+
+    # -- hosts -----------------------------------------------------------------------------------
+
+    def add_host(self, host: str) -> None:
+        """Another host, which was booted some time ago; its clock may be wrong."""
+        self.hosts[host] = f"10.0.0.{len(self.hosts) + 1}"
+        self.booted_s[host] = -self.random.uniform(10.0, 2 * BOOTED_S)
+        self.wrong_s[host] = self.random.choice([0.0, 0.0, 3600.0, -3600.0])
+
+    def sever(self, ways: Iterable[tuple[str, str]]) -> None:
+        """Let nothing through on these ways between hosts."""
+        self._cuts.update(ways)
+        self.cut |= self._cuts.keys()
+
+    def mend(self, ways: Iterable[tuple[str, str]]) -> None:
+        """Let everything through: first of all what has waited."""
+        self._cuts.subtract(ways)
+        self._cuts = +self._cuts
+        self.cut &= self._cuts.keys()
+        held_up, self.held_up = self.held_up, []
+        for wire in held_up:
+            if wire.way in self.cut:
+                self.held_up.append(wire)
+            else:
+                self.later(wire.let_through)
+        for group in self.groups.values():
+            group.change()
+
+    def all_ways(self, host: str) -> Iterator[tuple[str, str]]:
+        """The ways between a host and all others."""
+        for other in self.hosts:
+            if other != host:
+                yield from ((host, other), (other, host))
+
+    def lose_power(self, host: str, agent: Process) -> None:
+        """Nothing on a host goes on, and nothing is told to anybody."""
+        self.sever(self.all_ways(host))
+        self._is_gone(agent)
+        for program in self.programs:
+            if program.process.host == host:
+                self._is_gone(program.process)
+                program.shim_alive = program.computes = False
+                self._watches.pop(program.shim, None)
         for connection in self.connections:
-            if process in connection.ends:
-                connection.close()
-        self.connections = [c for c in self.connections if process not in c.ends]
+            if any(end.host == host for end in connection.ends):
+                connection.falls_silent()
+        self.connections = [
+            c for c in self.connections if all(end.host != host for end in c.ends)
+        ]
+        self.meetings = {
+            place: owner for place, owner in self.meetings.items() if owner.host != host
+        }
+
+    def boot(self, host: str) -> None:
+        """A host that lost its power has it again."""
+        self.boots[host] = self.boots.get(host, 0) + 1
+        self.booted_s[host] = self.loop.time() - 5.0
+        self.mend(self.all_ways(host))
+
+    async def reach(self, places: Iterable[tuple[str, str, int]]) -> str:
+        """In place of :func:`rota.live.agent.network.reach`."""
+        for node, address, port in places:
+            other = next(host for host, each in self.hosts.items() if each == address)
+            await asyncio.sleep(self.delay())
+            if not self.cut.isdisjoint([(_here(), other), (other, _here())]):
+                await asyncio.sleep(5.0)
+                return f"node {node} at {address} does not answer"
+            owner = self.meetings.get((address, port))
+            if owner is None or not owner.alive:
+                return f"node {node} at {address} can't be reached"
+        return ""
 
     # -- what an agent asks of the kernel and of its zygote --------------------------------------
 
@@ -243,7 +410,7 @@ class Machine:
             self._watches.setdefault(shim, []).append((ended, context))
 
     def shim_ends(self, program: "Program") -> None:
-        program.shim_alive = False
+        program.shim_alive = program.fence.alive = False
         for ended, context in self._watches.pop(program.shim, ()):
             self.loop.call_soon(ended, context=context)
 
@@ -255,6 +422,7 @@ class Machine:
             program
             for program in self.programs
             if program.process.alive
+            and program.process.host == _here()
             and not program.shim_alive
             and (program.tag in wanted or program.shim in dead)
         ]
@@ -282,18 +450,28 @@ class Machine:
     # -- what must hold --------------------------------------------------------------------------
 
     def check_alone(self, program: "Program") -> None:
-        """A program computes: no other process of its job may, but the other ranks of its gang."""
+        """A program computes: no other process of its job may, but the other ranks of its gang.
+
+        What is left of other attempts is stopped, and not merely idle.
+        """
         for other in self.programs:
             if other is program or other.job_id != program.job_id or not other.process.alive:
                 continue
             if other.launch == program.launch and other.slot != program.slot:
                 continue
-            if other.computes:
-                self.harm.append(f"{other} computes while {program} begins to")
+            if other.computes or (other.attempt != program.attempt and not other.is_stopped):
+                at_s = self.loop.time()
+                self.harm.append(f"{other} computes while {program} begins to, at {at_s:.3f}")
         for other in self.programs:
             there = other.on == program.on and other.job_id != program.job_id
             if there and other.keeps_memory and program.keeps_memory:
                 self.harm.append(f"{program} computes on a GPU that {other} keeps memory of")
+
+
+def _here() -> str:
+    """The host of the running process."""
+    running = RUNNING.get()
+    return HEAD if running is None else running.host
 
 
 class Program:
@@ -307,16 +485,21 @@ class Program:
         self.job_id, self.attempt = self.env["ROTA_JOB_ID"], int(self.env["ROTA_ATTEMPT"])
         self.slot, self.world = int(self.env["ROTA_SLOT"]), int(self.env["WORLD_SIZE"])
         self.shim, self.worker = machine.pid(), machine.pid()
-        node = self.env["ROTA_NODE"]
-        self.process = Process(f"{self.job_id}.{self.attempt}[{self.name}]@{node}#{self.worker}")
-        self.launch = (self.attempt, node)
+        node, name = self.env["ROTA_NODE"], f"{self.job_id}.{self.attempt}[{self.name}]"
+        self.process = Process(f"{name}@{node}#{self.worker}", _here())
+        self.fence = Process(f"shim of {name}@{node}", _here())
+        self._lease = None if request["lease"] is None else Lease(Path(request["lease"]))
+        # Of a gang on several nodes the node of its agent, by its address.
+        address = self.env["MASTER_ADDR"]
+        first = next((host for host, each in machine.hosts.items() if each == address), node)
+        self.launch = (self.attempt, first)
         self.on = (node, self.env.get("CUDA_VISIBLE_DEVICES"))
         self.group: Group | None = None
         self.num_votes = 0  # of its group that it has taken part in
         self.generation = 0
         self.is_newcomer = "ROTA_NEWCOMER" in self.env
         self.shim_alive, self.began_s = True, machine.boottime_s()
-        self.computes = False
+        self.computes = self._has_begun = False
         self.step = 0
         self.entered = -1  # the step that it has begun
         self._goes_on = asyncio.Event()  # while it is not stopped
@@ -335,6 +518,11 @@ class Program:
         took = self.entered >= 0 and self.process.alive
         return took and self.kind == "plain" and self.on[1] is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """True while nothing of it goes on, or has begun."""
+        return not (self._has_begun and self._goes_on.is_set())
+
     # -- the shim --------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -347,8 +535,24 @@ class Program:
             self.process.alive = False
             self.machine.shim_ends(self)
             return
+        self._has_begun = True
+        if self._lease is not None:
+            self.machine.loop.start(self.fence, self._keep_lease(self._lease))
         task = self.machine.loop.start(self.process, self._main())
         task.add_done_callback(self._check_error, context=NETWORK)
+
+    async def _keep_lease(self, lease: Lease) -> None:
+        """Stop the worker while the lease is over, as :class:`rota.train.fence.Fence` does."""
+        has_stopped = False
+        while True:
+            left_s = lease.left_s
+            if left_s <= 0 and not self.is_stopped:
+                has_stopped = True
+                self.gets(19)
+            elif left_s > 0 and has_stopped:
+                has_stopped = False
+                self.gets(18)
+            await asyncio.sleep(max(left_s, LOOK_S))
 
     def _check_error(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -363,7 +567,7 @@ class Program:
 
     def _note(self, code: int) -> None:
         if self.shim_alive:
-            told = {"code": code, "at_s": self.machine.boottime_s()}
+            told = {"code": code, "at_s": self.machine.now_s()}
             if self.folder.exists():
                 (self.folder / f"{self.name}.exit").write_text(json.dumps(told))
             self.machine.shim_ends(self)
@@ -431,7 +635,7 @@ class Program:
         await self._goes_on.wait()
         self.step += 1
         report = {"type": "report", "step": self.step, "total": self.total, "metrics": {}}
-        self._send(report | {"at_s": self.machine.boottime_s(), "step_time_s": 1.0})
+        self._send(report | {"at_s": self.machine.now_s(), "step_time_s": 1.0})
 
     async def _boundary(self) -> None:
         """Between two steps: find the agent again, and hold if it asks for that."""
@@ -552,7 +756,7 @@ class Program:
         group = self.machine.group(self, place["port"], place["world"])
         group.joined(self)
         try:
-            while len(group.members) < group.size:
+            while not group.is_complete:
                 if group.is_broken or self._is_given_up():
                     raise BrokenGroupError
                 await asyncio.sleep(0.1)
@@ -577,7 +781,7 @@ class Program:
 
     async def _suspend(self, *, again: bool = False) -> None:
         self._hold_at, self.computes = None, False
-        self._suspended = {"step": self.step, "stopped_s": self.machine.boottime_s(), "keeps": None}
+        self._suspended = {"step": self.step, "stopped_s": self.machine.now_s(), "keeps": None}
         if again or self._connection is None:
             self._connect()
         else:
@@ -599,7 +803,7 @@ class Program:
             elif message["type"] == "end":
                 self.ends(VACATED)
         self._suspended = None
-        self._send({"type": "resumed", "at_s": self.machine.boottime_s()})
+        self._send({"type": "resumed", "at_s": self.machine.now_s()})
 
     def _obey(self, message: dict[str, Any]) -> None:
         if message["type"] == "pause":

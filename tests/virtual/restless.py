@@ -2,7 +2,7 @@
 
 from random import Random
 
-from rota.model.allocation import on_node
+from rota.model.allocation import of_parts, on_node
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View
@@ -46,6 +46,8 @@ class Restless(Policy):
                     for node in nodes
                     for place in _places(node, what_if.free.masks[node], size)
                 ]
+                if not view.one_node_gangs(row) and home is None:
+                    places += _on_several(what_if.free.masks, size, before[row], dice)
             if places and dice.random() < 0.8:
                 what_if.give(row, dice.choice(places))
             else:
@@ -58,3 +60,17 @@ def _places(node, mask, size):
     free = [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]
     starts = range(len(free) - size + 1)
     return [on_node(node, sum(1 << gpu for gpu in free[start : start + size])) for start in starts]
+
+
+def _on_several(masks, size, before, dice):
+    """One way to have GPUs on several nodes; what trains already keeps its first node."""
+    first = list(before.nodes()[:1]) if before is not None else []
+    others = [node for node in range(len(masks)) if node not in first]
+    parts, left = {}, size
+    for node in first + dice.sample(others, len(others)):
+        free = [gpu for gpu in range(masks[node].bit_length()) if masks[node] >> gpu & 1]
+        taken = free[: min(left, dice.choice([1, 2]))]
+        if taken:
+            parts[node] = sum(1 << gpu for gpu in taken)
+            left -= len(taken)
+    return [of_parts(sorted(parts.items()))] if left == 0 and len(parts) > 1 else []
