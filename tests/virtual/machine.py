@@ -41,6 +41,7 @@ class Wire:
         self._last_s = 0.0
         self._waiting: deque[Any] = deque()  # until the way is open
         self._is_read = True
+        self._is_reset = False
         self.closed = False
 
     def put(self, item: Any) -> None:
@@ -52,7 +53,8 @@ class Wire:
         loop.call_at(self._last_s, self._arrive, item, context=NETWORK)
 
     def _arrive(self, item: Any) -> None:
-        self._waiting.append(item)
+        if not self._is_reset or item is CLOSED:
+            self._waiting.append(item)
         if self.way in self._machine.cut:
             self._machine.held_up.append(self)
         else:
@@ -68,9 +70,10 @@ class Wire:
         if host == self.way[1] != self.way[0]:  # who closes it reads no more, whatever is cut
             self.closed, self._is_read = True, False
             self._machine.loop.call_soon(self._queue.put_nowait, CLOSED, context=NETWORK)
-        else:
+        elif not self.closed:
             if self._waiting and self._machine.random.random() < 0.5:
-                self._waiting.clear()  # a reset overtakes what was to be sent again
+                self._waiting.clear()  # nothing of what was to be sent again arrives
+                self._is_reset = True
             self.put(CLOSED)
 
     async def get(self) -> Any:

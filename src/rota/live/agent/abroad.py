@@ -216,6 +216,13 @@ class Abroad:
         if not set(self.nodes).issuperset(wanted):
             await self.prepare([*wanted, *(name for name in self.nodes if name not in wanted)])
 
+    def call_off(self, error: str) -> None:
+        """Wait no longer for what other nodes are to get ready or start."""
+        for asked in (self._ready, self._met, self._starting):
+            for future in asked.values():
+                if not future.done():
+                    future.set_exception(AgentError(error))
+
     def rank(self, slot: int) -> FarRank:
         """The process of a slot that is on another node."""
         node = self._record.nodes[self._record.far[str(slot)]]["name"]

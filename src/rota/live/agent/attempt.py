@@ -35,6 +35,7 @@ from rota.live.wire import Message
 from rota.live.wire.places import is_far
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
+STOPPED_EARLY = "it was told to end before it had started"
 LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
 
 log = logging.getLogger("rota.agent")
@@ -118,7 +119,7 @@ class Attempt(Account):
 
     def _refuse_if_stopping(self) -> None:
         if self.stopping:
-            raise AgentError("it was told to end before it had started")
+            raise AgentError(STOPPED_EARLY)
 
     def adopt(self) -> None:
         """Take over processes that an earlier agent started, or find out how they ended.
@@ -222,6 +223,7 @@ class Attempt(Account):
         if self.stopping:
             return
         self.stopping = True
+        self.abroad.call_off(STOPPED_EARLY)
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
@@ -234,6 +236,9 @@ class Attempt(Account):
         if why is not None and self.record.killed is None:
             self.record.killed = why
             self.save_if_there_is_room()
+        if self.state == State.STARTING:
+            self.stopping = True  # none of its processes is to be started any more
+        self.abroad.call_off(STOPPED_EARLY)
         self.kill_ranks()
         for rank in self.ranks:
             if isinstance(rank, FarRank):
