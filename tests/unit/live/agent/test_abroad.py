@@ -1,0 +1,38 @@
+"""Processes of an attempt on other nodes than its agent."""
+
+import asyncio
+
+import pytest
+from tests.support.attempts import attempt_in
+
+from rota.errors import AgentError
+from rota.live.wire.places import place_of
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    """An attempt on this node and another one, not started yet."""
+    nodes = [{"name": "here", "address": "127.0.0.1"}, {"name": "there", "address": "127.0.0.1"}]
+    record = {"job_id": "5", "attempt": 2, "launch": None, "program": {}, "name": "gang"}
+    record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1, "far": {"1": 1}}
+    record |= {"suspension": "process", "movable": False, "visible": None, "nodes": nodes}
+    return attempt_in(tmp_path, record | {"gpus": [0, place_of(1, 0)]}, lambda message: None)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_an_attempt_that_is_to_end_waits_for_no_other_node_and_starts_nothing(attempt, how):
+    told, forked = [], []
+    attempt.abroad.tell = lambda node, body, **_: told.append((node, body["do"]))
+
+    async def story():
+        opening = asyncio.create_task(attempt.abroad.open_to(attempt.record.gpus))
+        await asyncio.sleep(0)
+        assert told == [("there", "prepare")]
+        getattr(attempt, how)()
+        with pytest.raises(AgentError, match="told to end before it had started"):
+            await opening
+        with pytest.raises(AgentError, match="told to end before it had started"):
+            await attempt.launch(forked.append, [{}, {}])
+
+    asyncio.run(story())
+    assert forked == []
