@@ -33,8 +33,10 @@ from rota.live.agent import (
 from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
+from rota.live.agent.filling import Filling
 from rota.live.agent.logs import Logs
 from rota.live.agent.meter import Meter
+from rota.live.agent.ordering import Ordering
 from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
@@ -678,6 +680,8 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (agent_module, "PROGRESS_EVERY_S", 5.0),
             (agent_module, "CURVES_EVERY_S", 60.0),
             (agent_module, "LOOK_AT_FOLDER_S", 60.0),
+            (agent_module, "LOOK_AT_ISLAND_S", 60.0),
+            (agent_module, "LOOK_AT_CPUS_S", 60.0),
             (agent_module, "remove_homeless", list),
             (agent_module, "interface_of", _interface_of),
             (launching, "interface_of", _interface_of),
@@ -696,6 +700,8 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (ZygoteLink, "warm_up", _at_once),
             (ZygoteLink, "close", _at_once),
             (ZygoteLink, "fork", fork),
+            (Filling, "run", _for_ever),
+            (Ordering, "run", _for_ever),
             (Meter, "run", _for_ever),
             (Meter, "usage", lambda *_: {}),
             (Meter, "holders", lambda *_: set()),
