@@ -319,13 +319,13 @@ class Machine:
     def sever(self, ways: Iterable[tuple[str, str]]) -> None:
         """Let nothing through on these ways between hosts."""
         self._cuts.update(ways)
-        self.cut |= self._cuts.keys()
+        self.cut.update(self._cuts)
 
     def mend(self, ways: Iterable[tuple[str, str]]) -> None:
         """Let everything through: first of all what has waited."""
         self._cuts.subtract(ways)
         self._cuts = +self._cuts
-        self.cut &= self._cuts.keys()
+        self.cut.intersection_update(self._cuts)
         held_up, self.held_up = self.held_up, []
         for wire in held_up:
             if wire.way in self.cut:

@@ -22,7 +22,6 @@ from rota.live.controller.recovery import (
     SHUT_DOWN,
     attempt_lost,
     end_of_attempt,
-    node_left,
     reconcile,
     seats,
 )
@@ -211,8 +210,7 @@ class AgentSessions:
             before = state.nodes[known]
             same = (before.num_gpus, before.kind, before.gpu_type)
             if same != (hello["num_gpus"], hello["kind"], gpu_type):
-                for event in node_left(state, node, now_s, NODE_CHANGED):
-                    self._journal.note(event)
+                self._journal.lose_node(node, now_s, NODE_CHANGED)
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))

@@ -5,10 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rota.errors import StoreFullError, StoreLostError
 from rota.live.controller.record import Record
+from rota.live.controller.recovery import left_elsewhere, node_left
 from rota.live.controller.room import Room
 from rota.model.events import Event, JobSubmitted
 from rota.store.events import Submission
@@ -64,6 +66,14 @@ class Journal:
         self.apply(event)
         self.unwritten.append(event)
         self.kick.set()
+
+    def lose_node(self, node: str, now_s: float, why: str) -> None:
+        """A node is gone, or offers other devices: all attempts there are lost, because of that."""
+        state, outboxes = self._record.state, self._record.outboxes
+        left = left_elsewhere(state, node)
+        for event in node_left(state, node, now_s, why):
+            self.note(event)
+        self.once_written += [partial(outboxes.tell, name, message) for name, message in left]
 
     def write_down(self) -> bool:
         """Write the applied events, then take the actions that follow from them.

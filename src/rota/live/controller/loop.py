@@ -28,7 +28,7 @@ from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
 from rota.live.controller.record import Noting, Record, Watcher
-from rota.live.controller.recovery import DRAINED, LEASE_OVER, NODE_GONE, node_left, overdue
+from rota.live.controller.recovery import DRAINED, LEASE_OVER, NODE_GONE, overdue
 from rota.live.controller.room import Room
 from rota.live.controller.snapshots import Snapshots
 from rota.live.controller.supply import Supply
@@ -272,8 +272,7 @@ class Controller:
             if (index := state.node_index.get(name)) is not None and state.nodes[index].alive:
                 notice.warning("node %s has not been heard for its whole lease: it is lost", name)
                 why = NODE_GONE if name in self.members.leaving else LEASE_OVER
-                for event in node_left(state, name, now_s, why):  # before the next node is
-                    self.journal.note(event)
+                self.journal.lose_node(name, now_s, why)  # before the next node is
                 changed = True
         with contextlib.suppress(StoreError):  # a full disk: the next look tries again
             self.node_api.let_go()

@@ -232,6 +232,21 @@ def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[
     return [*events, NodeLost(now_s, node)]
 
 
+def left_elsewhere(state: ClusterState, node: str) -> list[tuple[str, Message]]:
+    """A ``drop`` for each other node that has attempts which are lost with this one.
+
+    They are on their way from one of the two to the other.
+    """
+    index, found = state.node_index[node], []
+    for row, spec in enumerate(state.spec):
+        places = seats(state, row) if state.has_processes(row) else ()
+        about = {"job_id": spec.job_id, "attempt": state.attempt[row]}
+        if index in places:
+            others = [state.nodes[place].name for place in places if place != index]
+            found += [(name, _name("drop", about)) for name in others]
+    return found
+
+
 def lost(
     state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
 ) -> Event:

@@ -8,7 +8,7 @@ from rota.errors import AgentError
 from rota.live.controller.journal import Journal
 from rota.live.controller.outboxes import Process, process_of
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import NODE_GONE, node_left
+from rota.live.controller.recovery import NODE_GONE
 from rota.live.provider.base import Provider
 from rota.live.wire import Message
 from rota.model.decide.departures import closings_due
@@ -47,9 +47,9 @@ class Supply:
         names = {node.name for node in provided}
         self._record.about = {node.name: node.about for node in provided}
         events: list[Event] = []
-        for node in state.nodes:
-            if node.alive and node.name not in names:
-                events += node_left(state, node.name, now_s, NODE_GONE)
+        gone = [node.name for node in state.nodes if node.alive and node.name not in names]
+        for name in gone:
+            self._journal.lose_node(name, now_s, NODE_GONE)
         for name, leaves_s in ((node.name, node.leaves_s) for node in provided):
             index = state.node_index.get(name)
             if index is None or not state.nodes[index].alive:
@@ -61,7 +61,7 @@ class Supply:
         more = [*closings_due(state, now_s, self._turn_s), *self._ask()]
         for event in more:
             self._journal.note(event)
-        return bool(events or more)
+        return bool(gone or events or more)
 
     @property
     def names(self) -> set[str]:
