@@ -88,10 +88,11 @@ test-stress: $(STAMP) ## run TESTS, TIMES times each, beside processes that burn
 	fi
 	@$(BIN)/python tests/stress.py --times $(TIMES) --workers $(WORKERS) --burners $(BURNERS) $(TESTS)
 
-# The stories of seeds FIRST to FIRST + SEEDS - 1: a cluster in virtual time, of which anything dies.
+# The stories of seeds FIRST to FIRST + SEEDS - 1: a cluster in virtual time, of which anything dies,
+# and in every third ten of them machines that have joined.
 FIRST := 0
 SEEDS := 3000
-test-seeds: $(STAMP) ## run SEEDS stories of crashes in virtual time, from seed FIRST on
+test-seeds: $(STAMP) ## run SEEDS stories of crashes and cut cables in virtual time, from seed FIRST on
 	@FIRST=$(FIRST) SEEDS=$(SEEDS) $(PYTEST) -n $(CORES) tests/virtual
 
 # Stories FIRST to FIRST + STORIES - 1: clients of one island, some 12 random programs each story.

@@ -15,8 +15,6 @@ from unittest.mock import patch
 
 from rota.errors import AgentError, ArenaError, RotaError
 from rota.folder import Folder
-from rota.live.agent import agent as agent_module
-from rota.live.agent import host as host_module
 from rota.live.agent import (
     abroad,
     controller_link,
@@ -30,6 +28,8 @@ from rota.live.agent import (
     restore_from_arena,
     spill_to_arena,
 )
+from rota.live.agent import agent as agent_module
+from rota.live.agent import host as host_module
 from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
@@ -295,7 +295,9 @@ class Cluster:
                 for host in [host for host in hosts if host not in self.off]:
                     self._tasks.append(asyncio.ensure_future(self._lose_power(host, seconds)))
                 continue
-            what = self.random.choice(["all", "controller", "asks", "answers", "ranks", "everybody"])
+            what = self.random.choice(
+                ["all", "controller", "asks", "answers", "ranks", "everybody"]
+            )
             ways = {
                 "all": [way for host in hosts for way in self.machine.all_ways(host)],
                 "controller": [way for host in hosts for way in ((host, HEAD), (HEAD, host))],
@@ -305,9 +307,10 @@ class Cluster:
                     way for host in hosts for way in self.machine.all_ways(host) if HEAD not in way
                 ],
                 "everybody": list(self.machine.all_ways(HEAD)),
-            }[what]
+            }
+            what = self.random.choice(list(ways))
             self.note(f"{hosts} are cut off from {what} for {seconds:.3f} s")
-            self._tasks.append(asyncio.ensure_future(self._sever(ways, seconds)))
+            self._tasks.append(asyncio.ensure_future(self._sever(ways[what], seconds)))
 
     async def _sever(self, ways: list[tuple[str, str]], seconds: float) -> None:
         self.machine.sever(ways)

@@ -353,9 +353,7 @@ class Machine:
         for connection in self.connections:
             if any(end.host == host for end in connection.ends):
                 connection.falls_silent()
-        self.connections = [
-            c for c in self.connections if all(end.host != host for end in c.ends)
-        ]
+        self.connections = [c for c in self.connections if all(end.host != host for end in c.ends)]
         self.meetings = {
             place: owner for place, owner in self.meetings.items() if owner.host != host
         }
@@ -502,6 +500,7 @@ class Program:
         self.generation = 0
         self.is_newcomer = "ROTA_NEWCOMER" in self.env
         self.shim_alive, self.began_s = True, machine.boottime_s()
+        self._ahead_s = machine.ahead_s()  # by its agent's clock of now
         self.computes = self._has_begun = False
         self.step = 0
         self.entered = -1  # the step that it has begun
@@ -520,6 +519,11 @@ class Program:
         """True if it is on a GPU, whose memory it took with its first step and can't give up."""
         took = self.entered >= 0 and self.process.alive
         return took and self.kind == "plain" and self.on[1] is not None
+
+    def now_s(self) -> float:
+        """The cluster's time, as it was told."""
+        booted_s = self.machine.booted_s.get(self.process.host, -BOOTED_S)
+        return self._ahead_s + self.machine.loop.time() - booted_s
 
     @property
     def is_stopped(self) -> bool:
@@ -570,7 +574,7 @@ class Program:
 
     def _note(self, code: int) -> None:
         if self.shim_alive:
-            told = {"code": code, "at_s": self.machine.now_s()}
+            told = {"code": code, "at_s": self.now_s()}
             if self.folder.exists():
                 (self.folder / f"{self.name}.exit").write_text(json.dumps(told))
             self.machine.shim_ends(self)
@@ -638,7 +642,7 @@ class Program:
         await self._goes_on.wait()
         self.step += 1
         report = {"type": "report", "step": self.step, "total": self.total, "metrics": {}}
-        self._send(report | {"at_s": self.machine.now_s(), "step_time_s": 1.0})
+        self._send(report | {"at_s": self.now_s(), "step_time_s": 1.0})
 
     async def _boundary(self) -> None:
         """Between two steps: find the agent again, and hold if it asks for that."""
@@ -784,7 +788,7 @@ class Program:
 
     async def _suspend(self, *, again: bool = False) -> None:
         self._hold_at, self.computes = None, False
-        self._suspended = {"step": self.step, "stopped_s": self.machine.now_s(), "keeps": None}
+        self._suspended = {"step": self.step, "stopped_s": self.now_s(), "keeps": None}
         if again or self._connection is None:
             self._connect()
         else:
@@ -806,7 +810,7 @@ class Program:
             elif message["type"] == "end":
                 self.ends(VACATED)
         self._suspended = None
-        self._send({"type": "resumed", "at_s": self.machine.now_s()})
+        self._send({"type": "resumed", "at_s": self.now_s()})
 
     def _obey(self, message: dict[str, Any]) -> None:
         if message["type"] == "pause":

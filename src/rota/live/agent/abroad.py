@@ -222,6 +222,7 @@ class Abroad:
             for future in asked.values():
                 if not future.done():
                     future.set_exception(AgentError(error))
+                    future.exception()  # nobody may be waiting for it any more
 
     def rank(self, slot: int) -> FarRank:
         """The process of a slot that is on another node."""
