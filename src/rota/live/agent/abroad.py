@@ -290,13 +290,6 @@ class Abroad:
             self._starting.pop(rank.index, None)
             self._opening = []
 
-    def give_up(self, why: str) -> None:
-        """Have whatever waits for an answer of another node fail."""
-        for asked in (self._ready, self._met, self._starting):
-            for future in asked.values():
-                if not future.done():
-                    future.set_exception(AgentError(why))
-
     # -- what other agents say -----------------------------------------------------------------
 
     def look(self) -> None:

@@ -243,9 +243,6 @@ class Attempt(Account):
         for rank in self.ranks:
             if isinstance(rank, FarRank):
                 rank.let_go()
-        self.abroad.give_up("it was told to end")
-        if self.state == State.STARTING:
-            self.stopping = True
         if self.is_vacated:
             self.stopping = True
             self.check_end()
