@@ -228,8 +228,7 @@ async def test_where_nobody_listens_the_controllers_way_stays(source, _):
 
 
 @story
-async def test_an_agent_that_falls_silent_or_tells_garbage_is_left(source, patch):
-    patch.setattr(pieces, "STALL_S", 0.05)
+async def test_an_agent_that_falls_silent_or_tells_garbage_is_left(source, _):
     silent, garbage = asyncio.Event(), [{"file": "a", "offset": "0"}, {"type": 1}, {}]
 
     async def answer(key, question):
@@ -242,9 +241,11 @@ async def test_an_agent_that_falls_silent_or_tells_garbage_is_left(source, patch
         source.server.admit(KEY, secret)
         arrival = Arrival()
         task = source.spawn(fetch_directly(arrival, source.ticket(secret)))
-        await until(lambda arrival=arrival: arrival.way)
-        arrival.way({"type": "fetch", "file": "a", "offset": 0})
-        await asyncio.wait([task], timeout=20)
+        with pytest.MonkeyPatch.context() as once_connected:
+            await until(lambda arrival=arrival: arrival.way)
+            once_connected.setattr(pieces, "STALL_S", 0.05)
+            arrival.way({"type": "fetch", "file": "a", "offset": 0})
+            await asyncio.wait([task], timeout=20)
         assert arrival.ways == [True, False]
         assert arrival.got.empty()
         source.server.admit(KEY, None)
