@@ -19,7 +19,6 @@ import psutil
 
 PROGRAMS = ("ip", "nsenter", "unshare", "mount", "bash")
 FOR_FAULTS = ("tc", "nft")  # what comes in or goes out is shaped and dropped by these
-PACKAGES = "iproute2, nftables and util-linux"
 OUTSIDE = 254  # the number of this kernel's own network
 # The first process adopts orphans, as any host's does, and waits for them.
 INIT = 'hostname "$1"; shift; for each in "$@"; do mount -t tmpfs tmpfs "$each"; done; echo up; '
@@ -34,7 +33,8 @@ def why_none(*more: str) -> str:
         return "only root makes hosts out of namespaces"
     missing = [name for name in (*PROGRAMS, *more) if shutil.which(name) is None]
     if missing:
-        return f"there is no {', '.join(missing)}: install {PACKAGES}"
+        nftables = ", nftables" if "nft" in missing else ""
+        return f"there is no {', '.join(missing)}: install iproute2{nftables} and util-linux"
     try:
         with lan():
             return ""
