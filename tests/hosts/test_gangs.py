@@ -19,7 +19,7 @@ from rota.experiment.runs import hosts
 
 from .placing import Placing
 
-LEASE = "30"
+LEASE, GPUS = "30", "5"
 DDP = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -94,7 +94,7 @@ def trio(tmp_path_factory) -> Iterator[Placing]:
         lab = Placing(lan, base)
         try:
             lab.up("--policy", "placed", "--lease", LEASE)
-            lab.machines = {name: lab.join(name, gpus=5) for name in ("a", "b", "c")}
+            lab.machines = {name: lab.join(name, gpus=int(GPUS)) for name in ("a", "b", "c")}
             yield lab
         finally:
             lab.close()
@@ -162,7 +162,7 @@ def test_nobody_notices_that_agents_and_the_controller_are_killed(trio):
     def again(name):
         machine = trio.machines[name]
         machine.end()
-        machine.run("agent")
+        machine.run("agent", "--gpus", GPUS)
         trio.until_connected(name, machine)
 
     for name in ("b", "a"):

@@ -613,7 +613,7 @@ class Agent:
 
     async def _tell_gone(self, key: Key, told: Message) -> None:
         while self._guests.of(key) is not None or (
-            (attempt := self.attempts.get(key)) is not None and attempt.is_here
+            (attempt := self.attempts.get(key)) is not None and attempt.ended is None
         ):
             await asyncio.sleep(LOOK_AGAIN_S)
         self._notify({"type": "gone", **told})

@@ -248,13 +248,6 @@ class Attempt(Account):
             self.check_end()
 
     @property
-    def is_here(self) -> bool:
-        """True if it has a process on this node, or may yet start one."""
-        grows = self.elastic is not None and self.elastic.launching > 0
-        own = any(rank.alive for rank in self.ranks if not rank.is_far)
-        return own or grows or self.state == State.STARTING
-
-    @property
     def can_hold(self) -> bool:
         """True if its ranks have sessions and train, and nothing else has them hold."""
         return self.state == State.RUNNING and self.cooperates and not self._resizes()
