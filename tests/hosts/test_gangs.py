@@ -293,7 +293,7 @@ def test_a_full_disk_of_one_machine_ends_the_gang_as_a_whole_or_starts_none(trio
     (trio.base / "go").touch()
     trio.is_in(job, "FAILED")
     assert trio.client.job(job)["attempt"] == 1
-    assert "No space left on device" in trio.client.job(job)["message"]
+    assert "No space left on device" in trio.logs(job, rank=1)
     until(lambda: not workers(trio.machines["a"]) + workers(machine), "the whole gang has ended")
     job = trio.client.submit(fields)["id"]
     trio.place(job, a=[0], small=[0])
