@@ -211,6 +211,10 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
     home = state.home[row]
     if home is not None and (len(home.parts) > 1 or not state.movable[row]):
         return home if free.fits(home) else None
+    held = state.held[row]
+    if held is not None and len(held.parts) > 1 and state.target[row] is None:
+        # It is being suspended, and no event of its own calls for a decision once it is.
+        return held if free.fits(held) else None
     for known in (state.target[row], home):
         if known is not None and known.num_gpus == num_gpus and free.fits(known):
             return known
@@ -221,7 +225,7 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
     if holes:
         node = min(holes)[1]
         return on_node(node, _lowest(free.masks[node], num_gpus))
-    if home is not None or state.held[row] is not None or not state.spec[row].spans_nodes:
+    if home is not None or held is not None or not state.spec[row].spans_nodes:
         return None
     parts = []
     for node in sorted(nodes, key=lambda n: (-free.masks[n].bit_count(), n)):

@@ -6,6 +6,7 @@ from rota.live.controller.recovery import (
     NODE_CHANGED,
     attempt_lost,
     ended,
+    left_elsewhere,
     losses_after,
     lost,
     node_left,
@@ -170,6 +171,18 @@ def test_a_node_with_other_devices_loses_what_ran_there_and_that_work_is_counted
     assert node_left(cluster.state, "node1", cluster.now_s, "gone") == [
         NodeLost(cluster.now_s, "node1")
     ]
+
+
+@pytest.mark.parametrize(("lost", "other"), [("node0", "node1"), ("node1", "node0")])
+def test_a_job_that_was_moving_leaves_the_node_that_stays(lost, other):
+    cluster = cluster_with_a_job_that_is(S.MIGRATING)
+    drop = {"type": "drop", "job_id": "the-job", "attempt": 1}
+    assert left_elsewhere(cluster.state, lost) == [(other, drop)]
+
+
+def test_a_job_that_does_not_move_is_on_no_other_node():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    assert left_elsewhere(cluster.state, "node0") == []
 
 
 def moving(node, *reports, last_node="node0"):

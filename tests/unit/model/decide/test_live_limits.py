@@ -274,6 +274,17 @@ def test_a_suspended_gang_goes_on_on_all_of_its_gpus_alone():
     assert event.allocations == {0: SPLIT}
 
 
+def test_a_gang_that_is_still_being_suspended_is_wanted_again_on_its_own_gpus():
+    """The confirmation of its suspension alone would call for no decision any more."""
+    state = begun(joined_state(2, 2, 2, jobs=(4,)), Allocation(((0, 0b11), (1, 0b11))))
+    before = state.held[0]
+    decided(state, Wants(j0=None), 2.0)
+    (suspend,) = diff(state)
+    state.apply(CommandSent(2.0, suspend))
+    event = decided(state, Wants(j0=Allocation(((1, 0b11), (2, 0b11)))), 3.0)
+    assert event.allocations == {0: before}
+
+
 ELASTIC = {"elastic": Elastic((1, 2, 3, 4))}
 
 
