@@ -65,7 +65,6 @@ class Guest:
         self._tell, self._fork, self._requests = tell, fork, requests
         self._prepare, self._world = prepare, world
         self._ranks: dict[int, Rank] = {}
-        self._hellos: dict[int, str] = {}
         self._meeting: Meeting | None = None
         self._address = ""
         self._starts = False  # a process, which may be there or not
@@ -247,8 +246,8 @@ class Guest:
         rank = self._ranks[slot]
         if not rank.opened(writer, session):
             return False
-        self._hellos[slot] = line.decode()
-        self._tell_session(rank)
+        told = {"said": "joined", "slot": slot, "line": line.decode(), "session": rank.session}
+        self._tell(told)
         return True
 
     def heard(self, slot: int, line: bytes) -> None:
@@ -258,19 +257,17 @@ class Guest:
     def left(self, slot: int, writer: asyncio.StreamWriter) -> None:
         """A connection closed."""
         if self._ranks[slot].closed(writer):
-            self._hellos.pop(slot, None)
             self._tell({"said": "left", "slot": slot})
 
-    def tell_all(self) -> None:
-        """Tell an agent that has started anew which sessions are there."""
+    def begin_anew(self) -> None:
+        """The attempt's agent has started anew: have all sessions closed, as those there are.
+
+        What it was told of them is lost, and processes may hold because an earlier agent asked for
+        it. They connect again, and say how they are.
+        """
         for rank in self._ranks.values():
             if rank.writer is not None:
-                self._tell_session(rank)
-
-    def _tell_session(self, rank: Rank) -> None:
-        slot = rank.index
-        line, session = self._hellos[slot], rank.session
-        self._tell({"said": "joined", "slot": slot, "line": line, "session": session})
+                rank.writer.close()
 
     def _seen(self, rank: Rank) -> Message:
         beat = beat_of(self.folder, rank.index) if rank.alive else None
@@ -383,7 +380,7 @@ class Guests:
                 self._post.tell(word.node, about, {"said": "unknown"})
         elif guest.host == word.node:
             if word.anew:
-                guest.tell_all()
+                guest.begin_anew()
             if word.body is not None:
                 guest.do(word.body)
 
