@@ -446,6 +446,8 @@ def test_a_checkpoint_in_the_step_of_a_resize_is_whole_and_the_next_attempt_goes
 def test_sizes_that_the_job_can_not_have_are_refused_and_it_goes_on(launch, reference):
     job = launch([0, 1], "--shards", 2, "--gate", 3)
     job.until_at(3)
+    until(lambda: job.attempt.shards is not None, "the agent has heard of its batches")
+    until(lambda: job.attempt.cooperates, "all ranks are connected")
     for gpus, words in [
         ([0, 1, 2], "3 GPUs are not a size for this job: it takes 1 to 2"),
         ([], "0 GPUs are not a size"),
@@ -463,6 +465,7 @@ def test_sizes_that_the_job_can_not_have_are_refused_and_it_goes_on(launch, refe
 def test_a_program_without_a_loader_is_not_resized(launch):
     job = launch([0], "--no-loader", "--gate", 1)
     job.until_at(1)
+    until(lambda: job.attempt.cooperates, "all ranks are connected")
     answer = job.agent.command("resize", gpus=[0, 1])
     assert answer["type"] == "failed"
     assert "has no s.loader" in answer["error"]

@@ -319,6 +319,7 @@ class Elastic:
             self._end_standby(slot)
             rank = self._attempt.ranks[slot]
             if isinstance(rank, FarRank):  # its node may be none of the job's by then
+                rank.survived = True  # it counts as gone at once, and the others go on
                 rank.let_go()
                 continue
             rank.send({"type": "leave"})

@@ -6,6 +6,7 @@ import pytest
 from tests.support.attempts import attempt_in
 
 from rota.errors import AgentError
+from rota.live.agent.ending import has_failed
 from rota.live.wire.places import place_of
 
 
@@ -14,7 +15,7 @@ def attempt(tmp_path):
     """An attempt on this node and another one, not started yet."""
     nodes = [{"name": "here", "address": "127.0.0.1"}, {"name": "there", "address": "127.0.0.1"}]
     record = {"job_id": "5", "attempt": 2, "launch": None, "program": {}, "name": "gang"}
-    record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1, "far": {"1": 1}}
+    record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 2, "far": {"1": 1}}
     record |= {"suspension": "process", "movable": False, "visible": None, "nodes": nodes}
     return attempt_in(tmp_path, record | {"gpus": [0, place_of(1, 0)]}, lambda message: None)
 
@@ -36,3 +37,20 @@ def test_an_attempt_that_is_to_end_waits_for_no_other_node_and_starts_nothing(at
 
     asyncio.run(story())
     assert forked == []
+
+
+def test_the_others_go_on_while_a_newcomer_on_another_node_is_dismissed(attempt):
+    """It counts as gone before its end is heard, and is no rank that has failed."""
+    attempt.abroad.tell = lambda *_, **__: None
+    newcomer = attempt.new_rank(1)
+    attempt.ranks[:] = [attempt.new_rank(0), newcomer]
+
+    async def story():
+        newcomer.find()
+        newcomer.watch(lambda: None)
+        assert newcomer.alive
+        attempt.elastic._dismiss([newcomer.index])
+        assert not newcomer.alive
+        assert not has_failed(newcomer)
+
+    asyncio.run(story())
