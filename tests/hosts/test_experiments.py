@@ -32,4 +32,5 @@ def test_an_experiment_runs_on_machines_of_its_own_and_leaves_none_behind(monkey
 def networks():
     """The network namespaces that this process has made; others make theirs beside."""
     told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    return {line.split()[0] for line in told.stdout.splitlines() if f"rt{os.getpid() % 100_000}x" in line}
+    mine = f"rt{os.getpid() % 100_000}x"
+    return {line.split()[0] for line in told.stdout.splitlines() if line.startswith(mine)}
