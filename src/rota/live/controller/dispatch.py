@@ -63,9 +63,9 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
 
 
 def guest_message(record: Record, row: int, node: int) -> Message:
-    """What the agent of another node of an attempt than its first must know of it.
+    """The message that tells the agent of another node of an attempt than its first of it.
 
-    It has processes of the attempt there for the agent of the first node, its ``host``.
+    That agent has processes of the attempt for the agent of the first node, its ``host``.
     """
     state, place = record.state, placement(record.state, row)
     assert place is not None, "a gang is somewhere"
@@ -83,7 +83,7 @@ def guest_message(record: Record, row: int, node: int) -> Message:
 
 
 def _job(record: Record, row: int) -> Message:
-    """What starting a process of a job takes, wherever it is."""
+    """The fields that starting a process of a job takes, wherever it is."""
     spec = record.state.spec[row]
     told: Message = {"program": _program_of(record, row, _program(spec)), "name": spec.name}
     if spec.elastic is not None:
@@ -99,7 +99,7 @@ def _program(spec: JobSpec) -> Program:
 
 
 def _share(place: Allocation | None, millicores: int | None, node: int | None = None) -> int | None:
-    """What a job may use of its cores on one of its nodes, by default the first."""
+    """The part of a job's cores that it may use on one of its nodes, by default the first."""
     if place is None or millicores is None:
         return millicores
     return dict(place.shares(millicores))[place.nodes()[0] if node is None else node]

@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What an attempt that is over may yet have on a node, whose agent has it if ``is_first``."""
+    """Processes that an attempt which is over may yet have on a node, its agent's if ``is_first``."""
 
     node: str
     attempt: int
@@ -127,7 +127,7 @@ class Gangs:
                 self._tell_guest(node, row)
 
     def _note_former(self, row: int) -> None:
-        """What the controller before had ended may be there still, for all that this one knows."""
+        """Take it that an attempt which an earlier controller had ended may be there still."""
         state = self._record.state
         former = state.attempt[row] - int(state.has_processes(row))
         nodes = self._record.nodes_of(row, former)
