@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Processes that an attempt which is over may yet have on a node, its agent's if ``is_first``."""
+    """Processes that an ended attempt may yet have on a node; ``is_first``: with its agent."""
 
     node: str
     attempt: int
