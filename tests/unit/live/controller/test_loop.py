@@ -1164,7 +1164,8 @@ def test_nodes_are_asked_for_as_the_policy_wants_and_given_up_without_jobs(
         await until_state(controller, waits, JobState.RUNNING)
 
         # Nobody is sent away from a node with a job; without one, the last node goes.
-        policy.wanted, controller.state.decision_needed = 1, True
+        policy.wanted = 1
+        controller.state.decision_needed = controller.state.policy_needed = True
         controller.turn()
         await until(lambda: provider.asked == 1)
         assert provider.released == []
@@ -1181,7 +1182,8 @@ def test_nodes_are_asked_for_as_the_policy_wants_and_given_up_without_jobs(
         assert await late.hears("shutdown")
         with pytest.raises(AgentError, match="was given up"):
             await late.ended()
-        policy.wanted, controller.state.decision_needed = 2, True
+        policy.wanted = 2
+        controller.state.decision_needed = controller.state.policy_needed = True
         controller.turn()
         fresh.says(**HELLO | {"node": "m", "agent": "second"})
         await fresh.hears("welcome")
