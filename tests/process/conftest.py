@@ -108,6 +108,10 @@ class Cluster:
     def up(self, *, connected: bool = True) -> "Cluster":
         """Start the controller; returns when it answers and, unless told not to, has its nodes."""
         self.start()
+        return self.until_up(connected=connected)
+
+    def until_up(self, *, connected: bool = True) -> "Cluster":
+        """Wait for a controller that was started, and for its nodes unless told not to."""
         until(self._answers, "the controller answers")
         if connected:
             until(lambda: self._connected() >= self.nodes, "the nodes are connected")

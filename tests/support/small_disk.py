@@ -29,12 +29,16 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 
 
 def fill(folder: Path, leave_bytes: int = 0) -> Path:
-    """Fill the disk of a folder, but for some bytes; the file that does so."""
+    """Fill the disk of a folder, but for some bytes; the file that does so.
+
+    What others free from then on stays free: a controller gives up its reserve on a full disk.
+    """
     file = folder / "filler"
     with open(file, "ab") as filler:
         while (free := _free(folder) - leave_bytes) > 0:
             with suppress(OSError):  # others take room meanwhile
                 os.posix_fallocate(filler.fileno(), file.stat().st_size, free)
+                break
     return file
 
 

@@ -38,7 +38,7 @@ class Choice(Part):
         ``over``: the quantum is over; within one nobody loses a turn.
         """
         view, room = self._view, dict(self._servers.sizes)
-        probed = [unit for unit in units if self._packing.is_probed(unit)]
+        probed = [unit for unit in units if self._packing.comes_first(unit)]
         order = probed + [unit for unit in units if any(map(self.goes_on, unit))] + units
         if not over:
             runs = [u for u in units if any(view.target[row] is not None for row in u)]
@@ -79,7 +79,7 @@ class Choice(Part):
                 and self._notes[other[0]].home == one
                 and in_steps(min(map(self._charges.had, other)) + lead)
                 >= in_steps(self._charges.had(unit[0]))
-                and not self._packing.is_probed(other)
+                and not self._packing.comes_first(other)
                 and not any(map(self.goes_on, other))
             ]
             out = singles[: gpus - room[node]]

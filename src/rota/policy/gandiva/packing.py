@@ -14,6 +14,7 @@ from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.verdicts import Unit, Verdicts
 
 PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not told enough by then
+LEAD = 2  # times ``trial_s``: a probe that has run for so long without telling enough takes turns
 
 
 class Packing(Part):
@@ -45,6 +46,21 @@ class Packing(Part):
         """True if it is not known yet what the pack is worth."""
         pack = self._lodged[unit[0]].pack
         return pack is not None and pack.gain is None
+
+    def comes_first(self, unit: tuple[int, ...]) -> bool:
+        """True if the pack is under probe, and its jobs have not run for long in it.
+
+        Jobs that tell nothing, as a flow job of which no operation is asked, must not keep others
+        waiting until the probe is given up.
+        """
+        if not self.is_probed(unit):
+            return False
+        ran_s = [
+            self._view.attained_s(row) - seen.ran_s
+            for row in unit
+            if (seen := self._notes[row].seen) is not None
+        ]
+        return not ran_s or min(ran_s) < LEAD * self._set["trial_s"]
 
     def is_settled(self) -> bool:
         """True if nobody can be packed as long as nobody comes, as this decision has found."""

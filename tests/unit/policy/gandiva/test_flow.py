@@ -5,6 +5,7 @@ from tests.support.driven import DrivenCluster
 
 from rota.model.events import JobFinished, WorkerRegistered, WorkerReported
 from rota.model.job import JobState, Program, Suspension
+from rota.policy.gandiva.packing import PATIENCE
 from rota.policy.registry import create
 from rota.testing.builders import job
 
@@ -17,6 +18,7 @@ class Island(DrivenCluster):
     def __init__(self, *jobs, cluster, part, **settings):
         super().__init__(*jobs, cluster=cluster, policy=create("gandiva", settings))
         self._part, self.done = part, [0.0] * len(jobs)
+        self.quiet: set[int] = set()  # rows of which no operation is asked
         self.settle()
 
     def goes_on(self, seconds):
@@ -24,7 +26,8 @@ class Island(DrivenCluster):
         while self.now_s < until_s:
             self.passes(LOOK_S)
             for row, held in enumerate(self.state.held):
-                if held is not None and self.state.state[row] == JobState.RUNNING:
+                runs = held is not None and self.state.state[row] == JobState.RUNNING
+                if runs and row not in self.quiet:
                     part = self._part if self.state.sharers(row) else 1.0
                     self.done[row] += LOOK_S * OPERATIONS_PER_S * part
                     progress = {"at_s": self.now_s, "step": int(self.done[row]), "metrics": {}}
@@ -63,6 +66,18 @@ def test_gangs_that_do_less_work_together_go_back_to_turns():
     assert [island.verdicts(row) for row in (0, 1)] == [[("pack", False)]] * 2
     assert island.shared() == [False, False]
     assert min(island.done) > 0.4 * max(island.done)
+
+
+def test_a_probe_of_gangs_that_tell_nothing_soon_takes_turns():
+    island = Island(*(driving(name, 2) for name in "abc"), cluster="1x2", part=0.8)
+    while not any(island.shared()):
+        island.goes_on(LOOK_S)
+    island.quiet = {row for row, shared in enumerate(island.shared()) if shared}
+    (waits,) = {0, 1, 2} - island.quiet
+    before, held_s = island.done[waits], PATIENCE * 30.0
+    island.goes_on(held_s / 2)
+    assert island.done[waits] - before > OPERATIONS_PER_S * held_s / 8
+    assert [island.verdicts(row) for row in island.quiet] == [[("pack", False)]] * 2
 
 
 @pytest.mark.parametrize(
