@@ -17,6 +17,7 @@ from typing import Any
 
 from rota.errors import AgentError, FlowError
 from rota.folder import hold_outside
+from rota.live.agent.meter import while_it_works
 from rota.live.wire.island import (
     CONTROL,
     Called,
@@ -35,7 +36,7 @@ from rota.live.wire.island import (
 )
 from rota.live.wire.peer import peer_of
 
-START_TIMEOUT_S = 120.0
+IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
 LOOK_AGAIN_S = 0.02
 READ_BYTES = 1 << 16
 ANSWERS_S = 60.0  # within which the host answers what waits for no operation
@@ -64,7 +65,9 @@ class IslandLink:
         self._kind, self._lease = kind, lease
         self._called = called
         self._seated: set[str] = set()  # the keys of its seats
-        self._process: subprocess.Popen[bytes] | None = None  # unless an earlier agent started it
+        self._process: subprocess.Popen[bytes] | None = (
+            None  # its child: another agent's it only meets
+        )
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Done]] = {}
@@ -183,19 +186,20 @@ class IslandLink:
         async with self._lock:
             if self.connected or await self._connect():
                 return
-            self._start()
+            host = self._process = self._start()
             try:
-                async with asyncio.timeout(START_TIMEOUT_S):
-                    while not await self._connect():
-                        if self._process is None or self._process.poll() is not None:
-                            raise AgentError(self._no_host())
-                        await asyncio.sleep(LOOK_AGAIN_S)
+                await while_it_works(self._until_connected(host), host.pid, IDLE_START_S)
             except TimeoutError:
-                if self._process is not None:
-                    self._process.kill()
+                host.kill()
                 raise AgentError(self._no_host()) from None
 
-    def _start(self) -> None:
+    async def _until_connected(self, host: subprocess.Popen[bytes]) -> None:
+        while not await self._connect():
+            if host.poll() is not None:
+                raise AgentError(self._no_host())
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _start(self) -> subprocess.Popen[bytes]:
         """Start a host in an empty folder. Raises AgentError."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         python = [sys.executable, "-m"]
@@ -210,7 +214,7 @@ class IslandLink:
                 held = hold_outside(self.folder.parent)  # for the host, until it ends
                 if held is not None:
                     words.append(str(stack.enter_context(held).fileno()))
-                self._process = subprocess.Popen(
+                return subprocess.Popen(
                     [*fence, *python, "rota.flow.host", *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -1,4 +1,4 @@
-"""Measures the attempts of a node: CPU time, and GPU use by NVML."""
+"""Measures the processes of a node: CPU time, and GPU use by NVML."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from rota.live.agent.devices import Devices
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 UTIL_S = 5.0  # over which the use of a device is averaged
 CPU_EVERY_S = 1.0  # reading it takes a look at every thread of every process of the attempt
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger("rota.agent")
 
@@ -179,3 +181,19 @@ def cpu_seconds(pids: Iterable[int]) -> float:
                 fields = file.read().rpartition(b")")[2].split()
                 ticks += sum(map(int, fields[11:15]))
     return ticks / TICKS
+
+
+async def while_it_works(answer: Awaitable[Answer], pid: int, idle_s: float) -> Answer:
+    """What a process answers; waits until it has used no CPU for ``idle_s``, then TimeoutError.
+
+    On a busy machine a process may take minutes to load what it needs.
+    """
+    task, used_s = asyncio.ensure_future(answer), -1.0
+    try:
+        while (now_s := cpu_seconds([pid])) > used_s:
+            used_s = now_s
+            if (await asyncio.wait([task], timeout=idle_s))[0]:
+                return task.result()
+    finally:
+        task.cancel()
+    raise TimeoutError

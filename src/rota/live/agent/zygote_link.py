@@ -8,9 +8,10 @@ import sys
 from typing import Any
 
 from rota.errors import AgentError
+from rota.live.agent.meter import while_it_works
 
-START_TIMEOUT_S = 120.0
-FORK_TIMEOUT_S = 30.0
+IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
+IDLE_FORK_S = 30.0
 
 
 class ZygoteLink:
@@ -32,8 +33,7 @@ class ZygoteLink:
             try:
                 self._writer.write(json.dumps(request).encode() + b"\n")
                 await self._writer.drain()
-                async with asyncio.timeout(FORK_TIMEOUT_S):
-                    line = await self._reader.readline()
+                line = await self._answer(IDLE_FORK_S)
                 return int(json.loads(line)["pid"])
             except (OSError, TimeoutError, ValueError) as error:
                 await self._discard()
@@ -86,15 +86,17 @@ class ZygoteLink:
             self._warm = True
 
     async def _until_ready(self) -> None:
-        assert self._reader
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                ready = await self._reader.readline()
+            ready = await self._answer(IDLE_START_S)
         except (OSError, TimeoutError):
             ready = b""
         if ready != b"ready\n":
             await self._discard()
             raise AgentError(f"the zygote did not start; see {self._log}")
+
+    async def _answer(self, idle_s: float) -> bytes:
+        assert self._reader and self._process
+        return await while_it_works(self._reader.readline(), self._process.pid, idle_s)
 
     async def _discard(self) -> None:
         if self._writer is not None:
