@@ -45,6 +45,7 @@ from rota.live.controller.leases import Leases
 from rota.live.controller.loop import Controller
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
+from rota.live.wire.lease import Lease
 from rota.live.wire.peer import Peer
 from rota.model.job import Elastic, JobState
 from rota.policy.registry import create
@@ -164,8 +165,10 @@ class AgentEnd:
 class VirtualRank(rank.Rank):
     """A process of the machine in virtual time."""
 
-    def __init__(self, machine: Machine, slot: int, folder: Path, life: int) -> None:
-        super().__init__(slot, folder, life)
+    def __init__(
+        self, machine: Machine, slot: int, folder: Path, life: int, lease: Lease | None
+    ) -> None:
+        super().__init__(slot, folder, life, lease)
         self._machine = machine
 
     def watch(self, ended: Callable[[], object]) -> None:
@@ -179,7 +182,7 @@ class VirtualWorld(World):
         self._machine = machine
 
     def new_rank(self, slot: int, folder: Path, life: int = 0) -> rank.Rank:
-        return VirtualRank(self._machine, slot, folder, life)
+        return VirtualRank(self._machine, slot, folder, life, self.lease)
 
     def started_at(self, pid: int) -> float | None:
         return self._machine.started_at(pid)

@@ -522,8 +522,11 @@ class Program:
 
     def now_s(self) -> float:
         """The cluster's time, as it was told."""
+        return self._ahead_s + self._boottime_s()
+
+    def _boottime_s(self) -> float:
         booted_s = self.machine.booted_s.get(self.process.host, -BOOTED_S)
-        return self._ahead_s + self.machine.loop.time() - booted_s
+        return self.machine.loop.time() - booted_s
 
     @property
     def is_stopped(self) -> bool:
@@ -558,8 +561,14 @@ class Program:
                 self.gets(19)
             elif left_s > 0 and has_stopped:
                 has_stopped = False
-                self.gets(18)
+                if not self._is_held():
+                    self.gets(18)
             await asyncio.sleep(max(left_s, LOOK_S))
+
+    def _is_held(self) -> bool:
+        """True if its agent has stopped it."""
+        held = self.folder / f"{self.name}.held"
+        return held.exists() and int(held.read_text()) != self.worker
 
     def _check_error(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -574,7 +583,7 @@ class Program:
 
     def _note(self, code: int) -> None:
         if self.shim_alive:
-            told = {"code": code, "at_s": self.now_s()}
+            told = {"code": code, "at_s": self.now_s(), "boottime_s": self._boottime_s()}
             if self.folder.exists():
                 (self.folder / f"{self.name}.exit").write_text(json.dumps(told))
             self.machine.shim_ends(self)
@@ -633,6 +642,7 @@ class Program:
         """One step. No rank ends one that not all have begun: they add up their gradients."""
         group = self.group
         assert group is not None
+        await self._goes_on.wait()
         self.entered = self.step
         self.machine.check_alone(self)
         self.computes = True
@@ -844,7 +854,9 @@ class Program:
 
     async def _receive(self) -> Any:
         assert self._connection is not None
-        return self._taken(await self._connection.to_one.get()) or CLOSED
+        item = await self._connection.to_one.get()
+        await self._goes_on.wait()  # it is stopped: what has come lies there
+        return self._taken(item) or CLOSED
 
     def _taken(self, item: Any) -> dict[str, Any] | None:
         self.machine.said.append((self.machine.loop.time(), self, "hears", item))

@@ -27,12 +27,13 @@ STOPPED = (b"T", b"t", b"Z", b"X")
 class Fence:
     """Waits for the children of this process, which are stopped while the lease is over.
 
-    What was stopped by others before stays stopped when the lease is renewed.
+    What was stopped by others before stays stopped when the lease is renewed, and so does what the
+    agent has stopped meanwhile: then the file ``held`` is there, with the process that may run.
     """
 
-    def __init__(self, lease: Lease, spared: int = 0) -> None:
+    def __init__(self, lease: Lease, spared: int = 0, held: Path | None = None) -> None:
         """Keeps SIGCHLD from now on for :meth:`wait`. The child ``spared`` is never stopped."""
-        self._lease, self._spared = lease, spared
+        self._lease, self._spared, self._held = lease, spared, held
         self._stopped: set[int] = set()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
@@ -42,12 +43,15 @@ class Fence:
             ended = os.waitpid(-1, os.WNOHANG)
             if ended[0]:
                 return ended
-            left_s = self._lease.left_s
-            if left_s <= 0:
-                self._stop()
-            elif self._stopped:
-                self._continue()
-            signal.sigtimedwait({signal.SIGCHLD}, max(left_s, LOOK_S))
+            self.look()
+            signal.sigtimedwait({signal.SIGCHLD}, max(self._lease.left_s, LOOK_S))
+
+    def look(self) -> None:
+        """Stop the children if the lease is over, and let them go on if it was renewed."""
+        if self._lease.left_s <= 0:
+            self._stop()
+        elif self._stopped:
+            self._continue()
 
     def _stop(self) -> None:
         while new := [each for each in self._fenced() if not has_stopped(each)]:
@@ -62,10 +66,22 @@ class Fence:
         return [each for each in below(os.getpid()) if each != self._spared]
 
     def _continue(self) -> None:
-        for pid in self._stopped.intersection(below(os.getpid())):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT)
+        found = self._stopped.intersection(below(os.getpid()))
+        before, spared = object(), self._spared_by_agent()
+        while spared != before:  # the agent writes it down first, and then sends its signals
+            for pid in found:
+                goes_on = spared is None or pid == spared
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
+            before, spared = spared, self._spared_by_agent()
         self._stopped.clear()
+
+    def _spared_by_agent(self) -> int | None:
+        """Return the process that may run while the agent has stopped the others; else None."""
+        try:
+            return int(self._held.read_text()) if self._held is not None else None
+        except (OSError, ValueError):
+            return None
 
 
 def children_of(pid: int) -> list[int]:

@@ -128,10 +128,13 @@ def become_shim(request: dict[str, Any]) -> bool:
         goes_on = False
     if not goes_on:
         os._exit(1)  # the agent has given this rank up meanwhile, or will
+    lease, wait = request["lease"], partial(os.waitpid, -1, 0)
+    if lease is not None:
+        fence = Fence(Lease(Path(lease)), held=where / f"{name}.held")
+        fence.look()  # the worker does nothing while the lease is over
+        wait = fence.wait
     os.write(start, b"g")
     os.close(start)
-    lease = request["lease"]
-    wait = Fence(Lease(Path(lease))).wait if lease is not None else partial(os.waitpid, -1, 0)
     watch(worker, where / f"{name}.exit", wait)
 
 
@@ -158,6 +161,7 @@ def watch(worker: int, report: Path, wait: Callable[[], tuple[int, int]]) -> NoR
     while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
         ended_pid, status = wait()
     ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": clock.now_s()}
+    ended["boottime_s"] = clock.boottime_s()
     number = 0 if report.with_suffix(".grace").exists() else signal.SIGKILL
     if number:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -134,6 +134,7 @@ class Agent:
         self._identity = begin(folder.node(node))
         self._stays = endpoint.stays
         self._lease = Lease(lease_file(folder.node(node))) if endpoint.stays else None
+        self._world.lease = self._lease
         self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._socket_path = folder.socket(node)

@@ -13,11 +13,13 @@ from typing import Any
 from rota.errors import AgentError
 from rota.live.agent.processes import descendants, have_stopped, signal_below, started_at
 from rota.live.wire import Message, clock, encode
+from rota.live.wire.lease import Lease
 from rota.live.wire.messages import MAX_SECONDS
 
 MAX_EXIT_BYTES = 1 << 16
 LAST_BYTES = 4096  # of an output that tell why its process failed
 FENCE_AGAIN_S = 1.0
+RENEWED_AGAIN_S = 0.1  # between looks at whether a lease was renewed
 
 
 class Rank:
@@ -29,7 +31,10 @@ class Rank:
 
     is_far = False  # True if it is on another node
 
-    def __init__(self, index: int, folder: Path, life: int = 0) -> None:
+    def __init__(
+        self, index: int, folder: Path, life: int = 0, lease: Lease | None = None
+    ) -> None:
+        """Its processes may run during the ``lease`` only, if there is one."""
         self.index = index
         self.name = name = life_name(index, life)  # of its files
         self.shim = 0
@@ -52,6 +57,10 @@ class Rank:
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"
         self._grace = folder / f"{name}.grace"
+        self._lease = lease
+        self._held = folder / f"{name}.held"  # the shim leaves stopped what the agent has stopped
+        self._spared: int | None = None  # as it is written there
+        self._renewed: asyncio.TimerHandle | None = None  # while it waits to go on
 
     @property
     def alive(self) -> bool:
@@ -99,13 +108,46 @@ class Rank:
             self.writer.write(encode(message))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the worker and all its descendants."""
-        if self.alive:
+        """Send a signal to the worker and all its descendants.
+
+        They go on only during the lease: until it is renewed, SIGCONT is not sent.
+        """
+        if not self.alive:
+            return
+        self.unstopped = 0
+        if number == signal.SIGSTOP:
+            self._hold(0)
+        elif number == signal.SIGCONT:
+            self._release()
+        if number != signal.SIGCONT or self._lease is None or self._lease.left_s > 0:
             signal_below(self.shim, number)
-            self.unstopped = 0
-            if number != signal.SIGSTOP:  # should the job have stopped its own shim
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.shim, signal.SIGCONT)
+        else:
+            later = asyncio.get_running_loop().call_later
+            self._renewed = later(RENEWED_AGAIN_S, self.signal, number)
+        if number != signal.SIGSTOP:  # should the job have stopped its own shim
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.shim, signal.SIGCONT)
+
+    def _hold(self, spared: int) -> None:
+        """Have the shim leave stopped what is about to be, all but the process ``spared``."""
+        self._wait_no_more()
+        if self._lease is not None and self._spared != spared:
+            with contextlib.suppress(OSError):  # a full disk: the shim lets it go on, as before
+                self._held.write_text(str(spared))
+                self._spared = spared
+
+    def _release(self) -> None:
+        """Revoke :meth:`_hold`."""
+        self._wait_no_more()
+        self._spared = None
+        if self._lease is not None:
+            with contextlib.suppress(OSError):
+                self._held.unlink(missing_ok=True)
+
+    def _wait_no_more(self) -> None:
+        if self._renewed is not None:
+            self._renewed.cancel()
+            self._renewed = None
 
     def stop(self, spared: int = 0) -> bool:
         """Stop the worker and all its descendants except the process ``spared``.
@@ -113,6 +155,8 @@ class Rank:
         False as long as one may be forking: a fork that began before its process was stopped is
         completed, and the new process runs. Call it again until it returns True.
         """
+        if self.alive:
+            self._hold(spared)
         before = self.below(spared)
         refused = signal_below(self.shim, signal.SIGSTOP, spared) if self.alive else []
         self.unstopped = len(refused)
@@ -249,6 +293,7 @@ def is_exit(told: Any) -> bool:
         return False
     code, at_s = told.get("code"), told.get("at_s")
     whole = isinstance(code, int) and not isinstance(code, bool)
+    whole = whole and isinstance(told.get("boottime_s", 0.0), int | float)  # older shims: none
     return whole and isinstance(at_s, int | float) and 0 <= at_s <= MAX_SECONDS
 
 

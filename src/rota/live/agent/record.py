@@ -20,7 +20,8 @@ class Vacated(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``arenas`` are paths by slot; none for a job that continues from a checkpoint of its own.
     ``bytes`` is what they hold, None if there are none. Until ``grace_ends_s`` processes that were
-    asked to end may write their checkpoint; it is None once they have ended.
+    asked to end may write their checkpoint; it is None once they have ended. They were asked at
+    ``asked_boottime_s`` of CLOCK_BOOTTIME, which nobody sets.
     """
 
     arenas: dict[str, str]
@@ -28,6 +29,7 @@ class Vacated(msgspec.Struct, frozen=True, omit_defaults=True):
     at_s: float
     step: int | None = None
     grace_ends_s: float | None = None
+    asked_boottime_s: float | None = None
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

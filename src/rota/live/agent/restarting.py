@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -53,7 +54,10 @@ class Restarting:
         attempt, now_s = self._attempt, self._attempt.world.now_s()
         record = attempt.record
         grace_s = record.program.get("grace_s", GRACE_S)
-        record.vacated = Vacated({}, None, now_s, grace_ends_s=now_s + grace_s)
+        asked_s = attempt.world.boottime_s()
+        record.vacated = Vacated(
+            {}, None, now_s, grace_ends_s=now_s + grace_s, asked_boottime_s=asked_s
+        )
         sessions, record.suspension = record.suspension == "boundary", "process"
         try:
             for rank in attempt.members:
@@ -81,7 +85,11 @@ class Restarting:
             rank.signal(signal.SIGCONT)  # should the job have stopped itself
         vacated = attempt.record.vacated
         assert vacated is not None and vacated.grace_ends_s is not None
-        left_s = vacated.grace_ends_s - attempt.world.now_s()
+        if vacated.asked_boottime_s is None:  # an older agent's
+            left_s = vacated.grace_ends_s - attempt.world.now_s()
+        else:
+            grace_s = vacated.grace_ends_s - vacated.at_s
+            left_s = grace_s + vacated.asked_boottime_s - attempt.world.boottime_s()
         attempt.after(max(0.0, left_s), self._kill)
 
     def _kill(self) -> None:
@@ -101,12 +109,18 @@ class Restarting:
             return
         vacated = attempt.record.vacated
         assert vacated is not None
-        asked_s = vacated.at_s
         exits = [rank.exit for rank in attempt.members]
-        early = [each for each in exits if each is not None and each["at_s"] < asked_s]
+        early = [each for each in exits if each is not None and _came_before(each, vacated)]
         if len(early) == len(exits) or any(each["code"] for each in early):
             attempt.record.vacated = None
             self._check_end()
             return
-        attempt.record.vacated = replace(vacated, grace_ends_s=None)
-        self._left(asked_s)
+        attempt.record.vacated = replace(vacated, grace_ends_s=None, asked_boottime_s=None)
+        self._left(vacated.at_s)
+
+
+def _came_before(told: dict[str, Any], vacated: Vacated) -> bool:
+    """True if a process had ended before it was asked to: by a clock that nobody sets."""
+    if vacated.asked_boottime_s is None or "boottime_s" not in told:  # an older agent or shim
+        return bool(told["at_s"] < vacated.at_s)
+    return bool(told["boottime_s"] < vacated.asked_boottime_s)

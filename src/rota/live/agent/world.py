@@ -12,10 +12,13 @@ from typing import Any
 from rota.live.agent import processes
 from rota.live.agent.rank import Rank
 from rota.live.wire import clock
+from rota.live.wire.lease import Lease
 
 
 class World:
     """This machine. Tests give attempts one in which time is virtual and processes are made up."""
+
+    lease: Lease | None = None  # during which the processes of this node may run
 
     def now_s(self) -> float:
         """The cluster's time: seconds since 1970."""
@@ -49,7 +52,7 @@ class World:
 
     def new_rank(self, slot: int, folder: Path, life: int = 0) -> Rank:
         """A process of an attempt with this folder, not started yet, or to be found."""
-        return Rank(slot, folder, life)
+        return Rank(slot, folder, life, self.lease)
 
     def started_at(self, pid: int) -> float | None:
         """Start time of a process, by :meth:`boottime_s`; None if it is gone."""

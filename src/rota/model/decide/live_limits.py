@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from rota.model.allocation import Allocation, of_parts, on_node
 from rota.model.cluster import FreeGpus
+from rota.model.commands import Resize
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -213,8 +214,10 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
         return home if free.fits(home) else None
     held = state.held[row]
     if held is not None and len(held.parts) > 1 and state.target[row] is None:
-        # It is being suspended, and no event of its own calls for a decision once it is.
-        return held if free.fits(held) else None
+        # It is being suspended, and no event of its own calls for a decision once it is. One that
+        # is being resized as well holds the GPUs of before and after, and a decision follows.
+        resizes = isinstance(state.outstanding[row], Resize)
+        return held if not resizes and free.fits(held) else None
     for known in (state.target[row], home):
         if known is not None and known.num_gpus == num_gpus and free.fits(known):
             return known

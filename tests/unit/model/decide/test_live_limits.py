@@ -304,3 +304,14 @@ def test_a_gang_does_not_leave_its_first_node_while_it_runs():
     state = begun(joined_state(2, 2, 2, jobs=(2,), **ELASTIC), SPLIT, resizable=True)
     event = decided(state, Wants(j0=Allocation(((1, 0b1), (2, 0b1)))), 2.0)
     assert event.allocations in ({}, {0: None})
+
+
+def test_a_gang_that_is_being_resized_and_is_to_be_suspended_is_not_wanted_on_both_its_places():
+    state = begun(joined_state(2, 2, 2, jobs=(2,), **ELASTIC), SPLIT, resizable=True)
+    decided(state, Wants(j0=Allocation(((0, 0b1), (2, 0b1)))), 2.0)
+    (resize,) = diff(state)
+    state.apply(CommandSent(2.0, resize))
+    assert state.held[0].num_gpus == 3
+    decided(state, Wants(j0=None), 3.0)
+    event = decided(state, Wants(j0=Allocation(((1, 0b1), (2, 0b1)))), 4.0)
+    assert event.allocations in ({}, {0: None})
