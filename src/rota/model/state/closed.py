@@ -92,7 +92,7 @@ def _give_back(ledger: Ledger, waiting: list[int]) -> None:
     """Give suspended jobs that stay their former GPUs, in order, as these become free."""
     if not waiting:
         return
-    taken: Counter[int] = Counter()
+    taken, shut = Counter[int](), ledger.shut
     for row in ledger.staying:
         target = ledger.target[row]
         for node, mask in target.parts if target is not None else ():
@@ -100,9 +100,13 @@ def _give_back(ledger: Ledger, waiting: list[int]) -> None:
     for row in waiting:
         home = ledger.home[row]
         assert home is not None
-        if any(taken[node] & mask for node, mask in home.parts):
+        of_policy = [part for part in home.parts if part[0] not in shut]
+        free = all(ledger.assumed.masks[node] & mask == mask for node, mask in of_policy)
+        if not free or any(taken[node] & mask for node, mask in home.parts):
             ledger.reason[row] = Reason.WAIT_TOPOLOGY
             continue
+        if of_policy:
+            ledger.assumed.take(of_parts(of_policy))
         for node, mask in home.parts:
             taken[node] |= mask
         ledger.target[row] = of_parts(home.parts, False, home.batch)

@@ -202,3 +202,26 @@ def test_a_job_that_only_closed_nodes_are_large_enough_for_waits_for_these(clust
 def test_only_a_node_that_has_joined_can_be_closed_and_opened(event):
     with pytest.raises(TransitionError, match="node7"):
         DrivenCluster().happens(event, "node7")
+
+
+def test_a_gang_that_stays_takes_its_gpus_of_open_nodes_from_no_other_job():
+    """It is partly on a closed node; a policy gives the rest of its GPUs to others meanwhile."""
+    cluster = DrivenCluster(job("a", 6), cluster="2x4")
+    cluster.settle()
+    pin(cluster, 0)
+    cluster.happens(SuspendRequested, 0)
+    cluster.settle()
+    home = cluster.state.home[0]
+    assert home.parts == ((0, 0b1111), (1, 0b11))
+    cluster.happens(NodeClosed, "node0")
+    cluster.happens(JobSubmitted, job("b", 4))
+    cluster.settle()
+    cluster.happens(ResumeRequested, 0)
+    cluster.settle()
+    cluster.state.validate()
+    assert cluster.state.reason[0] == Reason.WAIT_TOPOLOGY
+    cluster.happens(JobFinished, 1, JobState.SUCCEEDED)
+    cluster.happens(JobSubmitted, job("c", 4))
+    cluster.settle()
+    assert (cluster.state.held[0].parts, cluster.state.held[2]) == (home.parts, None)
+    cluster.state.validate()
