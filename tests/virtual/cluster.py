@@ -592,6 +592,7 @@ class Cluster:
         assert not self.loop.errors, self.loop.errors
         assert self.controller is not None
         state = self.controller.state
+        state.validate()
         for row, spec in enumerate(state.spec):
             outcome = JobState(state.state[row])
             if outcome == JobState.CANCELLED:

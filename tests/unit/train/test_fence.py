@@ -1,5 +1,6 @@
 """Shims stop what is below them while the lease of their node is over."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rota.live.agent.rank import Rank
 from rota.live.wire import clock
 from rota.live.wire.lease import Lease
 
@@ -144,6 +146,56 @@ def test_what_was_stopped_before_stays_so_when_the_lease_is_renewed(shim, lease)
     until(lambda: shim.log.stat().st_size > size + 100)  # the child runs
     assert worker.status() == psutil.STATUS_STOPPED
     assert shim.log.read_bytes().count(b"worker") == before
+
+
+def test_what_the_agent_stops_while_the_lease_is_over_stays_so_when_it_is_renewed(
+    shim, lease, tmp_path
+):
+    worker = shim.process.children()[0]
+    child = min(worker.children(), key=psutil.Process.create_time)  # the other is a sleep
+    end(lease)
+    shim.process.send_signal(signal.SIGCHLD)
+    until(shim.stands)
+    rank = Rank(0, tmp_path, lease=lease)
+    rank.find()
+    until(lambda: rank.stop(spared=child.pid))
+    lease.renew(clock.boottime_s() + HOUR_S)
+    until(lambda: child.status() != psutil.STATUS_STOPPED)
+    until(lambda: shim.process.status() == psutil.STATUS_SLEEPING)  # it has seen to all
+    assert worker.status() == psutil.STATUS_STOPPED
+    rank.signal(signal.SIGCONT)
+    rank.close()
+    assert shim.runs_on()
+
+
+def test_an_agent_lets_processes_go_on_only_once_the_lease_is_renewed(shim, lease, tmp_path):
+    async def story():
+        rank = Rank(0, tmp_path, lease=lease)
+        rank.find()
+        until(rank.stop)
+        end(lease)
+        rank.signal(signal.SIGCONT)
+        assert shim.stands()
+        lease.renew(clock.boottime_s() + HOUR_S)
+        while shim.stands():
+            await asyncio.sleep(0.005)
+        rank.close()
+
+    asyncio.run(story())
+    assert shim.runs_on()
+
+
+def test_a_worker_does_nothing_before_the_lease_is_renewed(tmp_path, lease):
+    shim = Shim(tmp_path, lease.path)
+    try:
+        until(lambda: shim.below and shim.stands())
+        (worker,) = shim.below
+        assert "zygote" in " ".join(worker.cmdline())  # its program has not begun
+        lease.renew(clock.boottime_s() + HOUR_S)
+        until(shim.log.exists)
+        assert shim.runs_on()
+    finally:
+        shim.close()
 
 
 def test_the_end_of_a_worker_is_recorded_while_the_lease_is_over(shim, lease):

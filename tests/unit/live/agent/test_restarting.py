@@ -24,11 +24,16 @@ class Asked:
         self.attempt.state = "running"
         self.attempt.pausing.suspend(7)
 
-    def ends(self, *ranks):
-        """The ranks have ended: ``(code, seconds from the SIGTERM)`` each."""
-        asked_s = self.attempt.record.vacated.at_s
+    def ends(self, *ranks, set_s=0.0, knows_boottime=True):
+        """The ranks have ended: ``(code, seconds from the SIGTERM)`` each.
+
+        Their shims' clocks are by ``set_s`` ahead of the agent's.
+        """
+        asked = self.attempt.record.vacated
         for index, (code, after_s) in enumerate(ranks):
-            exit_ = {"code": code, "at_s": asked_s + after_s}
+            exit_ = {"code": code, "at_s": asked.at_s + after_s + set_s}
+            if knows_boottime:
+                exit_["boottime_s"] = asked.asked_boottime_s + after_s
             (self.folder / f"rank{index}.exit").write_text(json.dumps(exit_))
             self.attempt.ranks[index].read_exit()
         self.attempt.check_end()
@@ -116,3 +121,20 @@ def test_a_full_disk_leaves_the_attempt_as_it_is(tmp_path, monkeypatch):
         assert not list(tmp_path.glob("*.grace"))  # else its shim would wait for its orphans
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("set_s", [-3600.0, 3600.0])
+def test_a_clock_that_was_set_tells_nothing_of_which_end_was_asked_for(asked, set_s):
+    def story(it):
+        it.ends((0, LATE), (0, LATE), set_s=set_s)
+        assert (it.attempt.state, it.attempt.ended) == ("suspended", None)
+
+    asked(story)
+
+
+def test_ends_that_an_older_shim_has_told_go_by_the_clock(asked):
+    def story(it):
+        it.ends((0, EARLY), (0, EARLY), knows_boottime=False)
+        assert it.attempt.ended["exit_code"] == 0
+
+    asked(story)
