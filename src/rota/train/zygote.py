@@ -128,8 +128,8 @@ def become_shim(request: dict[str, Any]) -> bool:
         goes_on = False
     if not goes_on:
         os._exit(1)  # the agent has given this rank up meanwhile, or will
-    lease, wait = request["lease"], partial(os.waitpid, -1, 0)
-    if lease is not None:
+    wait: Callable[[], tuple[int, int]] = partial(os.waitpid, -1, 0)
+    if (lease := request["lease"]) is not None:
         fence = Fence(Lease(Path(lease)), held=where / f"{name}.held")
         fence.look()  # the worker does nothing while the lease is over
         wait = fence.wait

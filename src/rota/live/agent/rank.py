@@ -31,9 +31,7 @@ class Rank:
 
     is_far = False  # True if it is on another node
 
-    def __init__(
-        self, index: int, folder: Path, life: int = 0, lease: Lease | None = None
-    ) -> None:
+    def __init__(self, index: int, folder: Path, life: int = 0, lease: Lease | None = None) -> None:
         """Its processes may run during the ``lease`` only, if there is one."""
         self.index = index
         self.name = name = life_name(index, life)  # of its files
