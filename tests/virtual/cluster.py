@@ -17,6 +17,7 @@ from rota.errors import AgentError, ArenaError, RotaError
 from rota.folder import Folder
 from rota.live.agent import (
     abroad,
+    attempt_report,
     controller_link,
     endpoint,
     guest,
@@ -723,6 +724,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (rank, "started_at", machine.started_at),
             (rank, "signal_below", machine.signal_below),
             (moves, "started_at", machine.started_at),
+            (attempt_report, "in_host_memory", in_memory),
             (restore_from_arena, "in_host_memory", in_memory),
             (restore_from_arena, "read_table", _readable),
             (restore_from_arena, "verify", _readable),

@@ -370,6 +370,7 @@ def _settle(future: asyncio.Future[Message], node: str, told: Message) -> None:
     if not future.done():
         if error := told.get("error"):
             future.set_exception(AgentError(f"node {node}: {error}"))
+            future.exception()  # nobody may be waiting for it any more
         else:
             future.set_result(told)
 

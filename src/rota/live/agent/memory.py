@@ -169,6 +169,8 @@ async def spill(attempt: Attempt) -> str | None:
     assert before is not None
     arenas = {slot: Path(path) for slot, path in before.arenas.items()}
     spilled = {slot: attempt.folder / path.name for slot, path in arenas.items()}
+    if spilled == arenas:
+        return f"{attempt.folder} is in host memory as well"
     useless = spilled  # until all are complete, and recorded
     try:
         for slot, path in arenas.items():

@@ -1,6 +1,7 @@
 """Processes of an attempt on other nodes than its agent."""
 
 import asyncio
+import gc
 
 import pytest
 from tests.support.attempts import attempt_in
@@ -54,3 +55,18 @@ def test_the_others_go_on_while_a_newcomer_on_another_node_is_dismissed(attempt)
         assert not has_failed(newcomer)
 
     asyncio.run(story())
+
+
+def test_an_error_of_a_node_for_which_nobody_waits_any_more_is_no_fault(attempt):
+    faults = []
+
+    async def story():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, fault: faults.append(fault))
+        attempt.abroad._met["there"] = loop.create_future()
+        attempt.abroad.hear("there", {"said": "met", "error": "node here does not answer"})
+        attempt.abroad._met.clear()  # as the agent's own try to reach it has failed, too
+        gc.collect()
+
+    asyncio.run(story())
+    assert not faults

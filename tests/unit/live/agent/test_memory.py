@@ -9,6 +9,7 @@ import pytest
 
 from rota.live.agent import memory
 from rota.live.agent.memory import HostMemory
+from rota.live.agent.record import Vacated
 
 PROCESSES, ARENA = 10, 4  # bytes that a paused job holds, and a vacated one
 
@@ -127,3 +128,12 @@ def test_what_is_tried_with_one_suspension_says_nothing_of_the_next(monkeypatch)
     monkeypatch.setattr(memory, "vacate", goes_on_and_suspends_again)
     node.settles()
     assert (job.where, job.error) == ("disk", None)
+
+
+def test_the_state_of_a_job_whose_folder_is_in_host_memory_stays_where_it_is(tmp_path):
+    arena = tmp_path / "1-1-0.arena"
+    arena.write_bytes(b"state")
+    record = SimpleNamespace(vacated=Vacated({"0": str(arena)}, 5, 0.0))
+    error = asyncio.run(memory.spill(SimpleNamespace(record=record, folder=tmp_path)))
+    assert error == f"{tmp_path} is in host memory as well"
+    assert arena.read_bytes() == b"state"
