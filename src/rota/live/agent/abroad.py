@@ -129,9 +129,10 @@ class FarRank(Rank):
         """Watch no more."""
         self._ended = None
 
-    def has_ended(self, told: Any) -> None:
-        """Its agent tells that it has ended, and how, if that is known."""
+    def has_ended(self, told: Any, *, began: bool = True) -> None:
+        """Its agent tells that it has ended, and how, if that is known, or that it never began."""
         if self.alive:
+            self.never_started = not began
             self.exit = told if is_exit(told) else None
             self.gone = self.exit is None
             if self._ended is not None:
@@ -349,14 +350,14 @@ class Abroad:
             if not isinstance(rank, FarRank) or rank.node != node or rank.index in self._starting:
                 continue
             if (told := slots.get(rank.index)) is None:
-                rank.has_ended(None)
+                rank.has_ended(None, began=False)
             else:
                 self._see_one(rank, told)
 
     def _see_one(self, rank: FarRank, told: Message) -> None:
         """Note how a process is: its pulse, as if it beat here, or its end."""
         if not told["alive"]:
-            rank.has_ended(told["exit"])
+            rank.has_ended(told["exit"], began=told.get("began", True))
         elif (beat := told["beat"]) is not None:
             phase, age_s, computed_s, samples = beat
             since_s = asyncio.get_running_loop().time() - age_s

@@ -185,7 +185,9 @@ class Attempt(Account):
         rank.read_exit()
         self._clear_away(rank)
         expected = self.is_vacated and rank.index in self.record.members
-        if self.elastic is not None and not expected and self.elastic.ended(rank):
+        # All others wait for one that never started, unless they have trained without it.
+        waited_for = rank.never_started and not self.progress
+        if self.elastic is not None and not (expected or waited_for) and self.elastic.ended(rank):
             rank.survived = True
         self.check_end()
 

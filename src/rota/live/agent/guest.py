@@ -275,7 +275,8 @@ class Guest:
         if beat is not None:
             age_s = self._world.monotonic_s() - beat.since_s
             told = (beat.phase, age_s, beat.computed_s, beat.samples)
-        return {"slot": rank.index, "alive": rank.alive, "exit": exit_of(rank), "beat": told}
+        seen = {"slot": rank.index, "alive": rank.alive, "exit": exit_of(rank), "beat": told}
+        return seen | {"began": not rank.never_started}
 
     def _ended(self, rank: Rank) -> None:
         rank.close()

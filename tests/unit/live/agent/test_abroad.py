@@ -70,3 +70,21 @@ def test_an_error_of_a_node_for_which_nobody_waits_any_more_is_no_fault(attempt)
 
     asyncio.run(story())
     assert not faults
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_the_others_wait_for_a_process_that_its_node_never_started(attempt, trained):
+    """They meet at their start: only those that have trained can go on without one."""
+    attempt.ranks[:] = [attempt.new_rank(0), attempt.new_rank(1)]
+    attempt.progress = {"step": 1} if trained else {}
+    attempt.check_end = lambda: None
+
+    async def story():
+        far = attempt.ranks[1]
+        far.find()
+        attempt.watch(far)
+        attempt.abroad.hear("there", {"said": "seen", "slots": []})
+        assert not far.alive
+        assert far.survived == trained
+
+    asyncio.run(story())

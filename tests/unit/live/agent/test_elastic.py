@@ -21,7 +21,7 @@ class FakeRank:
 
     def __init__(self, index, folder=None):
         self.index, self.shim, self.worker, self.pidfd = index, 0, 0, -1
-        self.exit, self.gone, self.survived = None, False, False
+        self.exit, self.gone, self.survived, self.never_started = None, False, False, False
         self.writer = self.suspended = None
         self.session, self.beside, self.unstopped = 0, [], 0
         self.told, self.signals, self.pause = [], [], {}
