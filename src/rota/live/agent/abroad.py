@@ -44,6 +44,7 @@ class FarRank(Rank):
         self._abroad = abroad
         self._begun = False
         self._asked_to_stop = False
+        self._spared = 0
         self._has_stopped = False
         self._ended: Callable[[], object] | None = None
 
@@ -77,7 +78,7 @@ class FarRank(Rank):
     def stop(self, spared: int = 0) -> bool:
         """Have the worker and all its descendants stopped; True once they are."""
         if self.alive and not self._asked_to_stop:
-            self._asked_to_stop = True
+            self._asked_to_stop, self._spared = True, spared
             self._tell({"do": "stop", "spared": spared})
         return self._has_stopped or not self.alive
 
@@ -85,6 +86,12 @@ class FarRank(Rank):
         """All but so many processes, another user's, are stopped."""
         if self._asked_to_stop:
             self._has_stopped, self.unstopped = True, unstopped
+
+    def is_let_go_on(self, *, frozen: bool) -> None:
+        """A new agent has let it go on: it is stopped again if it is ``frozen``, or was to be."""
+        if frozen or self._asked_to_stop:
+            self._asked_to_stop = self._has_stopped = False
+            self.stop(self._spared)
 
     def below(self, spared: int = 0) -> set[int]:
         """None: processes of another node have no numbers here."""
@@ -300,9 +307,12 @@ class Abroad:
 
     def is_anew(self, node: str) -> None:
         """A node's agent has started anew: it tells of the sessions once more."""
+        frozen = self._record.frozen and self._record.suspended_s is not None
         for rank in self.sessions.ranks:
-            if isinstance(rank, FarRank) and rank.node == node and rank.writer is not None:
-                self.sessions.left(rank.index, rank.writer)
+            if isinstance(rank, FarRank) and rank.node == node:
+                if rank.writer is not None:
+                    self.sessions.left(rank.index, rank.writer)
+                rank.is_let_go_on(frozen=frozen)
 
     def hear(self, node: str, body: Message) -> None:
         """A word of another node's agent. Raises AgentError, KeyError, TypeError, ValueError."""

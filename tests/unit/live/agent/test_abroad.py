@@ -88,3 +88,19 @@ def test_the_others_wait_for_a_process_that_its_node_never_started(attempt, trai
         assert far.survived == trained
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("since", ["it was asked to", "the attempt is suspended", "it goes on"])
+def test_what_a_new_agent_of_another_node_has_let_go_on_is_stopped_again(attempt, since):
+    told = []
+    attempt.abroad.tell = lambda node, body, **_: told.append(body)
+    far = attempt.ranks[1] = attempt.new_rank(1)
+    far.find()
+    if since == "the attempt is suspended":
+        attempt.record.frozen, attempt.record.suspended_s = True, 5.0
+    elif since == "it was asked to":
+        assert not far.stop(spared=7)
+    told.clear()
+    attempt.abroad.is_anew("there")
+    spared = {"it was asked to": [7], "the attempt is suspended": [0], "it goes on": []}[since]
+    assert [each["spared"] for each in told] == spared
