@@ -44,7 +44,7 @@ class FarRank(Rank):
         self._abroad = abroad
         self._begun = False
         self._asked_to_stop = False
-        self._spared = 0
+        self._asked_to_spare = 0
         self._has_stopped = False
         self._ended: Callable[[], object] | None = None
 
@@ -78,7 +78,7 @@ class FarRank(Rank):
     def stop(self, spared: int = 0) -> bool:
         """Have the worker and all its descendants stopped; True once they are."""
         if self.alive and not self._asked_to_stop:
-            self._asked_to_stop, self._spared = True, spared
+            self._asked_to_stop, self._asked_to_spare = True, spared
             self._tell({"do": "stop", "spared": spared})
         return self._has_stopped or not self.alive
 
@@ -91,7 +91,7 @@ class FarRank(Rank):
         """A new agent has let it go on: it is stopped again if it is ``frozen``, or was to be."""
         if frozen or self._asked_to_stop:
             self._asked_to_stop = self._has_stopped = False
-            self.stop(self._spared)
+            self.stop(self._asked_to_spare)
 
     def below(self, spared: int = 0) -> set[int]:
         """None: processes of another node have no numbers here."""
