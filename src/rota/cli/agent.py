@@ -47,6 +47,12 @@ from rota.folder import MEMBERSHIP, Folder, is_locked
     "nowhere, it goes through the controller.",
 )
 @click.option(
+    "--ends",
+    is_flag=True,
+    help="End when the cluster ends, or gives the node up; by default the agent waits for the next "
+    "controller.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -69,6 +75,7 @@ def agent(
     host_memory: str | None,
     log_limit: str | None,
     data_port: int | None,
+    ends: bool,
     log_format: str,
     home: str | None,
 ) -> None:
@@ -106,6 +113,7 @@ def agent(
     if log_limit is not None:
         command += ["--log-limit", str(parse_size("--log-limit", log_limit))]
     command += ["--data-port", str(data_port)] if data_port is not None else []
+    command += ["--ends"] if ends else []
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606 - no shell: the agent takes this one's place
 

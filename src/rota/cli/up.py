@@ -26,7 +26,9 @@ from rota.request.values import seconds_of
 
 if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
+    from rota.live.provider.base import Provider
     from rota.live.provider.local import LocalNode, LocalProvider
+    from rota.server.slurm import SlurmEngine
 
 PR_SET_PDEATHSIG = 1
 SETTLE_S = 5.0
@@ -36,6 +38,28 @@ MOST_NAMED = 5  # processes that live on
 
 
 @click.command()
+@click.option(
+    "--on",
+    "engine_name",
+    type=click.Choice(["slurm"]),
+    help="Get the nodes from there; by default they are this machine's.",
+)
+@click.option("--partition", metavar="NAME", help="With --on slurm: the partition to ask.")
+@click.option("--account", metavar="NAME", help="With --on slurm: the account to charge.")
+@click.option(
+    "--time",
+    "time_text",
+    metavar="TIME",
+    help="With --on slurm: for how long to have each node, such as 8h; by default as the partition "
+    "has it.",
+)
+@click.option(
+    "--sbatch",
+    "more",
+    multiple=True,
+    metavar="OPTION",
+    help="With --on slurm: another option of sbatch, such as --sbatch=--qos=high; may be repeated.",
+)
 @click.option(
     "--gpus",
     type=click.IntRange(1, 1024),
@@ -47,7 +71,7 @@ MOST_NAMED = 5  # processes that live on
     metavar="N",
     default="1",
     show_default=True,
-    help="Make so many nodes of this machine, each with an agent and GPUs or slots of its own. "
+    help="Have so many nodes, each with an agent and GPUs or slots of its own. "
     "With 1..4 it begins with one, and has up to four when the policy or the queue asks for them.",
 )
 @click.option(
@@ -132,6 +156,11 @@ MOST_NAMED = 5  # processes that live on
 )
 @click.option("--ui", "shows", is_flag=True, help="Also start the dashboard, as rota ui does.")
 def up(
+    engine_name: str | None,
+    partition: str | None,
+    account: str | None,
+    time_text: str | None,
+    more: tuple[str, ...],
     gpus: int | None,
     nodes: str,
     gpu_types: str,
@@ -168,6 +197,16 @@ def up(
         gc.enable()
 
     folder, (least, most) = Folder(home), node_bounds(nodes)
+    engine = None
+    asked = {"--partition": partition, "--account": account, "--time": time_text, "--sbatch": more}
+    if engine_name is None:
+        if unused := next((name for name, value in asked.items() if value), None):
+            raise InputError(f"{unused}: it is for nodes of Slurm; give --on slurm as well")
+    else:
+        engine = _slurm(
+            *(folder, (most if least is None else least, most), asked),
+            *_agent_options(gpus, gpu_types, host_memory, log_limit, log_format),
+        )
     if cpus is not None:
         settings = (*settings, f"cpus={cpus}")
     policy = create(policy_name, parse_settings(policy_name, settings))
@@ -179,7 +218,7 @@ def up(
         raise InputError("--tls-cert: it is for other machines; give --listen HOST:PORT as well")
     with ExitStack() as beside:
 
-        def greet(url: str, controller: Controller, provider: LocalProvider) -> None:
+        def greet(url: str, controller: Controller, provider: Provider) -> None:
             _greet(folder, url, controller, provider)
             if listen is not None:
                 click.echo(f"other machines join at https://{listen}: rota node invite", err=True)
@@ -203,6 +242,7 @@ def up(
             on_listen=greet,
             listen=None if listen is None else Listen(listen, tls_cert, tls_key),
             lease_s=None if lease is None else _lease_s(lease),
+            engine=engine,
         )
     if controller.journal.failed:
         why = f": {controller.journal.failure}" if controller.journal.failure else ""
@@ -223,6 +263,44 @@ def up(
             err=True,
         )
     return 0
+
+
+def _slurm(
+    folder: Folder, bounds: tuple[int, int], asked: Mapping[str, Any], *agent: str
+) -> SlurmEngine:
+    """The pilots that are asked for; ``agent`` are options of their agents."""
+    from rota.live.provider.slurm import options
+    from rota.server.slurm import SlurmEngine
+
+    minutes = None
+    if asked["--time"] is not None:
+        minutes = math.ceil(seconds_of("--time", asked["--time"]) / 60)
+    words = options(asked["--partition"], asked["--account"], minutes, asked["--sbatch"])
+    return SlurmEngine(folder, bounds, words, agent)
+
+
+def _agent_options(
+    gpus: int | None,
+    gpu_types: str,
+    host_memory: str | None,
+    log_limit: str | None,
+    log_format: str,
+) -> list[str]:
+    """What agents on other machines are told. Raises InputError."""
+    types = _gpu_types(gpu_types)
+    if len(types) > 1:
+        raise InputError(f"--gpu-types: {gpu_types} names {len(types)} types; give one for all")
+    if host_memory is not None:
+        parse_size("--host-memory", host_memory)
+    _log_limit_bytes(log_limit)
+    given = {
+        "--gpus": gpus,
+        "--gpu-type": types[0] if types else None,
+        "--host-memory": host_memory,
+        "--log-limit": log_limit,
+        "--log-format": log_format,
+    }
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
 @contextmanager
@@ -301,27 +379,28 @@ def share_of_one(given: Mapping[str, Any], users: Set[str]) -> str:
     )
 
 
-def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProvider) -> None:
+def _greet(folder: Folder, url: str, controller: Controller, provider: Provider) -> None:
+    from rota.live.provider.local import LocalProvider
     from rota.report.setting import setting_text
 
     given = controller.policy_settings
-    more = f", and up to {provider.bounds[1]} in all" if provider.bounds else ""
+    local = provider if isinstance(provider, LocalProvider) else None
     settings = " ".join(f"{key}={setting_text(value)}" for key, value in given.items())
     lines = [
         f"rota is up at {url}",
         f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),
-        f"nodes:  {', '.join(f'{node.name} ({node.offers})' for node in _there(provider))}{more}",
+        f"nodes:  {_own_nodes(local) if local else _asked_nodes(provider)}",
         f"state:  {folder.path} (the token is in {folder.token})",
     ]
     living = controller.record.living()
-    if provider.taken_over and living:
-        names = ", ".join(node.name for node in provider.taken_over)
+    if local and local.taken_over and living:
+        names = ", ".join(node.name for node in local.taken_over)
         lines.append(f"taken over: {living} job{'s'[: living != 1]} that had started, on {names}")
     if controller.room.is_tight:
         lines.append(f"warning: {controller.room.complaint()}")
     if warning := share_of_one(given, {spec.user for spec in controller.state.spec}):
         lines.append(f"warning: {warning}")
-    for difference in provider.differences():
+    for difference in local.differences() if local else ():
         lines.append(f"{difference}, because jobs may be there; `rota down` frees it")
     lines.append(
         "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller."
@@ -329,8 +408,18 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
     click.echo("\n".join(lines), err=True)
 
 
-def _there(provider: LocalProvider) -> list[LocalNode]:
-    return [node for name, node in provider.layout.items() if name in provider.names]
+def _own_nodes(provider: LocalProvider) -> str:
+    nodes: list[LocalNode] = [
+        node for name, node in provider.layout.items() if name in provider.names
+    ]
+    more = f", and up to {provider.bounds[1]} in all" if provider.bounds else ""
+    return ", ".join(f"{node.name} ({node.offers})" for node in nodes) + more
+
+
+def _asked_nodes(provider: Provider) -> str:
+    least, most = provider.bounds or (0, 0)
+    count = str(least) if least == most else f"{least}..{most}"
+    return f"{count} of Slurm, {len(provider.nodes())} asked for by now (rota nodes)"
 
 
 @click.command()

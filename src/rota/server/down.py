@@ -24,6 +24,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
 from rota.live.wire.clock import boot_id
+from rota.server.slurm import cancel_pilots
 from rota.store.events import EventStore
 
 CONTROLLER_GRACE_S = 5.0  # from SIGTERM to SIGKILL: a controller leaves jobs alone in both cases
@@ -129,6 +130,7 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
         time.sleep(LOOK_AGAIN_S)
     with lock:
         left = kill_all(folder, timeout_s)
+        cancel_pilots(folder)
         folder.server.unlink(missing_ok=True)
         folder.reserve.unlink(missing_ok=True)
         _write_off(folder, {each.job_id for each in left})

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import psutil
 
@@ -11,16 +11,19 @@ from rota.errors import InputError, RotaError
 from rota.folder import Folder, hold_lock
 from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
+from rota.live.controller.admission import Admission
 from rota.live.controller.leases import Leases, settled
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
 from rota.live.logline import TEXT
+from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalProvider, lay_out
 from rota.live.provider.together import Together
 from rota.report.eta import Past
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
+from rota.server.place import lasting_place
 from rota.server.serve import run
 from rota.server.tls import certifier, listener
 from rota.store.events import EventStore
@@ -45,6 +48,19 @@ class Listen(NamedTuple):
     key: str | None = None
 
 
+class Engine(Protocol):
+    """What gives the nodes instead of this machine; their agents call from theirs."""
+
+    def check(self) -> None:
+        """Raise InputError if it would give none, before anything is asked for."""
+
+    def is_own(self, node: str) -> bool:
+        """True of the names that its nodes may have."""
+
+    def provider(self, admission: Admission) -> Provider:
+        """The provider of its nodes."""
+
+
 def run_cluster(
     folder: Folder,
     *,
@@ -53,7 +69,7 @@ def run_cluster(
     gpus: int | None,
     host_memory_bytes: int | None,
     port: int,
-    on_listen: Callable[[str, Controller, LocalProvider], None],
+    on_listen: Callable[[str, Controller, Provider], None],
     nodes: int = 1,
     least_nodes: int | None = None,
     gpu_types: Sequence[str] = (),
@@ -61,13 +77,15 @@ def run_cluster(
     log_format: str = TEXT,
     listen: Listen | None = None,
     lease_s: float | None = None,
+    engine: Engine | None = None,
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
     With ``least_nodes`` it begins with so many, and has as many as the policy asks for, or else the
     queue. With ``listen`` other machines can call and join; those that have joined are nodes in any
-    case, each with a lease of ``lease_s``, by default as before, or a minute.
+    case, each with a lease of ``lease_s``, by default as before, or a minute. The nodes of an
+    ``engine`` take the place of this machine's.
     Raises InputError for a policy that is an oracle, for more GPUs than there are, when another
     controller runs on the same folder, and for a folder that can't be written to.
     """
@@ -77,7 +95,11 @@ def run_cluster(
             "use it in `rota sim`, and here for example tiresias or gandiva"
         )
     cores = len(os.sched_getaffinity(0))
-    layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)
+    layout = []
+    if engine is None:
+        layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)
+    else:
+        engine.check()
     if host_memory_bytes is None:  # the nodes share this machine's
         host_memory_bytes = int(DEFAULT_SHARE * psutil.virtual_memory().total / nodes)
     folder.create()
@@ -107,18 +129,29 @@ def run_cluster(
         traces = _traces(notice)
         store = EventStore(folder.database)
         limits = host_memory_bytes, open_files, log_limit_bytes
-        provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
         try:
+            if listen is None and engine is not None:
+                listen = Listen(lasting_place(folder))
             outer = None if listen is None else listener(folder, *listen)
             members = Members(store)
-            joined = JoinedProvider(lambda: members.names)
+            leases = Leases(_lasts_s(folder, lease_s, members))
+            provider: Provider
+            if engine is None or outer is None:
+                provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
+                joined = JoinedProvider(lambda: members.names)
+            else:
+                admission = Admission(members, leases, outer.url, outer.authority, engine.is_own)
+                provider = engine.provider(admission)
+                joined = JoinedProvider(lambda: admission.others)
             watchers = [] if traces is None else [traces.watch]
             both = Together(provider, joined)
             controller = Controller(
                 *(store, folder, policy, policy_name, both, room, watchers, Past(), members),
-                Leases(_lasts_s(folder, lease_s, members)),
+                leases,
                 certifier() if outer is not None else None,
             )
+            if engine is not None:
+                admission.outboxes = controller.record.outboxes
             joined.is_connected = controller.record.outboxes.queues.__contains__
             joined.has_jobs = controller.node_api.has_jobs
         except RotaError:

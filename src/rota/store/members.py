@@ -100,6 +100,18 @@ class Members:
         self._members[node] = member
         return own
 
+    def admit(self, node: str, now_s: float) -> str:
+        """A new token for a node that the cluster has asked for itself; no other one is good."""
+        own = NODE_PREFIX + secrets.token_urlsafe(32)
+        member = Member(node, _hash(own), now_s)
+        with self._store.transaction(durable=True) as driver:
+            driver.execute("DELETE FROM member WHERE node = ?", (node,))
+            driver.execute(
+                "INSERT INTO member (node, token_hash, joined_s) VALUES (?, ?, ?)", member
+            )
+        self._members[node] = member
+        return own
+
     def node_of(self, token: str) -> str | None:
         """The node whose token this is; None if it is nobody's, or was revoked."""
         shown = _hash(token)

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
     parser.add_argument("--joined", action="store_true", help="this machine has joined a cluster")
+    parser.add_argument("--ends", action="store_true", help="end when the cluster lets it go")
     parser.add_argument("--data-port", type=int, help="where others fetch files; 0: nowhere")
     parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
     parser.add_argument("--log-format", choices=FORMATS, default=TEXT)
@@ -87,6 +88,7 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
         groups=_groups(folder, options),
         part=options.part,
         data_port=options.data_port,
+        ends=options.ends or not options.joined,
     )
     asyncio.run(agent.run())
     lock.close()

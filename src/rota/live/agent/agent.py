@@ -125,6 +125,7 @@ class Agent:
         groups: Groups | None = None,
         part: Part = WHOLE,
         data_port: int | None = None,
+        ends: bool | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -133,6 +134,7 @@ class Agent:
         self._world = world or World()
         self._identity = begin(folder.node(node))
         self._stays = endpoint.stays
+        self._ends = not endpoint.stays if ends is None else ends  # when it is told to shut down
         self._lease = Lease(lease_file(folder.node(node))) if endpoint.stays else None
         self._world.lease = self._lease
         self.is_removed = False  # from its cluster
@@ -580,7 +582,7 @@ class Agent:
         elif kind == "removed":
             self._leave()
         elif kind == "shutdown":
-            self._spawn(self._shut_down(ends=not self._stays))
+            self._spawn(self._shut_down(ends=self._ends))
 
     # -- gangs over several nodes --------------------------------------------------------------
 
