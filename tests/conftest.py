@@ -18,8 +18,11 @@ settings.load_profile("shared")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity", "hosts")]
-PAGES = Path(__file__).parent / "docs" / "test_examples.py"
+CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity", "hosts", "engines")]
+# Where `make test-cluster` looks beside.
+OTHERS = [
+    Path(__file__).parent / name for name in ("docs/test_examples.py", "contract/test_providers.py")
+]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,12 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
             if not live:
                 item.add_marker(pytest.mark.cluster)
-        elif live or (cluster and item.path != PAGES):
-            # `make test-cluster` looks nowhere else.
+        elif live or (cluster and item.path not in OTHERS):
             mark = (live or cluster).name
             raise pytest.UsageError(
-                f"{item.nodeid} is marked {mark}; only tests of tests/process, tests/parity and"
-                " tests/hosts are, and examples of pages"
+                f"{item.nodeid} is marked {mark}; only tests of tests/process, tests/parity,"
+                " tests/hosts and tests/engines are, examples of pages, and providers' contracts"
             )
 
 

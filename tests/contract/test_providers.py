@@ -3,23 +3,26 @@
 import asyncio
 import contextlib
 import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
-from rota.folder import Folder
+from rota.folder import Folder, is_locked
 from rota.live.provider.asked import LATE_S, Asked
 from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalNode, LocalProvider
+from rota.live.provider.slurm import SlurmProvider, options
 from rota.live.provider.together import Together
 from rota.testing.provider_contract import (
     DeadlineContract,
     GrowingContract,
     LosingContract,
 )
+from support import slurm as real
 
 BEGINS_S = 0.02
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "providers.md"
@@ -207,3 +210,74 @@ class TestLocal(GrowingContract):
             with contextlib.suppress(psutil.Error):
                 if name in process.cmdline():
                     process.kill()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Slurm]:
+    if reason := real.why_none():
+        pytest.skip(reason)
+    with real.slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+class Locks:
+    """Stands in for the cluster: an agent is connected while it holds the lock of its node."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def admit(self, node: str) -> str:
+        return "{}"
+
+    def keep(self, nodes: Collection[str]) -> None:
+        pass
+
+    def is_connected(self, node: str) -> bool:
+        lock = self._home / "nodes" / node / "lock"
+        return lock.exists() and is_locked(lock)
+
+    may_run = is_connected
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+class TestSlurm(GrowingContract, LosingContract):
+    """A real Slurm; in place of agents programs hold locks until there is a file."""
+
+    AGENT = (
+        'echo $$ >pid; exec 9>lock; flock 9; until [ -e end ]; do sleep 0.1; done; : "$@"',
+        "agent",
+    )
+
+    @pytest.fixture
+    def provider(
+        self, slurm: real.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[SlurmProvider]:
+        for name, value in slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        self.slurm, self.home = slurm, tmp_path
+        yield self.again(None)
+        slurm.end_jobs()
+
+    def again(self, provider: Provider | None) -> SlurmProvider:
+        return SlurmProvider(
+            Asked(self.home / "slurm.json", f"lab-{self.home.name.replace('_', '-')}"),
+            (1, 3),
+            options(partition="gpu", minutes=60),
+            ("bash", "-c", *self.AGENT),
+            str(self.home),
+            Locks(self.home),
+            pace_s=0.1,
+        )
+
+    def end_agent(self, provider: SlurmProvider, name: str) -> None:
+        (self.home / "nodes" / name / "end").touch()
+
+    def kill_agent(self, provider: SlurmProvider, name: str) -> None:
+        psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
+
+    def lose(self, provider: SlurmProvider, name: str) -> None:
+        (job,) = [
+            each.about.split()[2].rstrip(",") for each in provider.nodes() if each.name == name
+        ]
+        self.slurm.run("scancel", job)

@@ -10,8 +10,9 @@ done
 ((${#missing[@]})) || exit 0
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# Daemons for the whole machine are none that a test wants.
-printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
-chmod +x /usr/sbin/policy-rc.d
-trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+if [[ ! -e /usr/sbin/policy-rc.d ]]; then # daemons for the whole machine are none that tests want
+  printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+  chmod +x /usr/sbin/policy-rc.d
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+fi
 apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch")
 NODES = ("n1", "n2", "n3", "n4")
 PATIENCE_S = 30.0
@@ -43,8 +45,8 @@ SlurmdTimeout=5
 KillWait=2
 InactiveLimit=0
 ReturnToService=2
-NodeName=DEFAULT NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=16 RealMemory=4000
-NodeName=n[1-4] Port=[{first}-{last}]
+NodeName=DEFAULT CPUs=16 RealMemory=4000
+NodeName=n[1-4] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}]
 PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -135,11 +137,15 @@ class Slurm:
         told = self.run("squeue", "-h", "-r", "-t", states, "-o", "%j|%T|%A|%N")
         return [line.split("|") for line in told.splitlines()]
 
+    def end_jobs(self) -> None:
+        """Returns when no job is left."""
+        self.run("scancel", "-u", getpass.getuser(), check=False)
+        _until(lambda: not self.jobs("PD,R,CG,S"), "no job is left")
+
     def stop(self) -> None:
         """End all jobs, then all daemons."""
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
-            self.run("scancel", "-u", getpass.getuser(), check=False)
-            _until(lambda: not self.jobs("PD,R,CG,S"), "no job is left")
+            self.end_jobs()
         for process in reversed(list(self._daemons.values())):
             process.send_signal(signal.SIGTERM)
         for process in self._daemons.values():
@@ -148,6 +154,10 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for left in psutil.process_iter():  # of nodes whose slurmd was killed
+            with contextlib.suppress(psutil.Error):
+                if left.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"]:
+                    left.kill()
 
 
 @contextlib.contextmanager

@@ -305,7 +305,8 @@ class SlurmProvider(Provider):
         return errors
 
     async def start(self) -> None:
-        """Begin to ask Slurm."""
+        """Begin to ask Slurm, for no fewer pilots than the last controller."""
+        self.scale(len(self._wanted()))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
