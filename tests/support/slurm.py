@@ -120,6 +120,25 @@ class Slurm:
         process.kill()
         process.wait()
 
+    def cut_power(self, node: str, words: str) -> None:
+        """Kill a node's slurmd, and all processes that have these ``words`` in their environment or
+        command line, with whatever they have started.
+        """
+        self.kill(f"slurmd -D -N {node}")
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                told = [*process.cmdline(), *process.environ().values()]
+                if any(words in word for word in told) and process.pid != os.getpid():
+                    found.append(process)
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                for each in [*process.children(recursive=True), process]:
+                    each.kill()
+
     def states(self) -> list[str]:
         """The states of the nodes."""
         return self.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()

@@ -106,7 +106,8 @@ class JobApi:
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
         have = all_gpus(self._state)
-        if self._state.nodes and request.num_gpus > have:
+        is_known = any(node.alive for node in self._state.nodes)  # else nodes may be awaited
+        if is_known and request.num_gpus > have:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
                 f"ask for {have} or fewer"
@@ -114,7 +115,7 @@ class JobApi:
         share = request.share
         spans = request.processes == "gpu" and (share is None or share.role != BACKGROUND)
         most = most_gpus(self._state, spans=spans)
-        if self._state.nodes and request.num_gpus > most:
+        if is_known and request.num_gpus > most:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, such a gang is on one node, "
                 f"and the largest node has {most}; ask for {most} or fewer"
