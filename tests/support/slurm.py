@@ -113,18 +113,21 @@ class Slurm:
                 start_new_session=True,
             )
 
-    def kill(self, daemon: str) -> None:
-        """Kill a daemon, such as ``slurmctld`` or ``slurmd -D -N n1``, as kill -9 does."""
+    def stop_controller(self) -> None:
+        """Have slurmctld end."""
+        self._end("slurmctld", signal.SIGTERM)
+
+    def _end(self, daemon: str, number: signal.Signals) -> None:
         (name,) = [name for name in self._daemons if name.startswith(daemon)]
         process = self._daemons.pop(name)
-        process.kill()
-        process.wait()
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
 
     def cut_power(self, node: str, words: str) -> None:
         """Kill a node's slurmd, and all processes that have these ``words`` in their environment or
         command line, with whatever they have started.
         """
-        self.kill(f"slurmd -D -N {node}")
+        self._end(f"slurmd -D -N {node}", signal.SIGKILL)
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):

@@ -57,12 +57,13 @@ def cancel_pilots(folder: Folder) -> None:
     """Cancel all pilots of a cluster; returns when there are none. Raises ServerError."""
     if not _file(folder).exists():
         return
-    if said := cancel_all(Asked(_file(folder), _name(folder))):
+    asked = Asked(_file(folder), _name(folder))
+    if said := cancel_all(asked):
         raise ServerError(
             f"Slurm's jobs of {folder.path} can't be cancelled: {said}; they go on, with what runs "
             "on their nodes: try again when sinfo answers"
         )
-    _file(folder).unlink()
+    asked.settle((), asked.names)
 
 
 def _file(folder: Folder) -> Path:

@@ -450,7 +450,7 @@ class SlurmProvider(Provider):
                 f'place={shlex.quote(f"{self._home}/nodes/")}"$node"',
                 'mkdir -p "$place" && cd "$place" || exit',
                 "exec >>agent.log 2>&1",
-                "[ -e joined.json ] || printf '%s' \"$admitted\" >joined.json",
+                "printf '%s' \"$admitted\" >joined.json",
                 '[ -w "$XDG_RUNTIME_DIR" ] || unset XDG_RUNTIME_DIR',
                 "srun --overlap --nodes=1 --ntasks=1 --mem=0 --cpu-bind=none \\",
                 '  --cpus-per-task="$SLURM_CPUS_ON_NODE" \\',
