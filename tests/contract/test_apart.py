@@ -65,3 +65,14 @@ def test_no_controller_or_server_reaches_past_an_agent(module):
 )
 def test_who_does_is_found(line):
     assert trespasses(line)
+
+
+@pytest.mark.parametrize("room", ["live/controller", "model", "policy", "explain"])
+def test_no_engine_is_known_by_name_outside_of_the_providers(room):
+    """A new one takes a file of ``live/provider``."""
+    engines = re.compile(r"slurm|squeue|sbatch|kubernetes|kubelet|\bray\b", re.IGNORECASE)
+    texts = {file: file.read_text() for file in (SOURCE / room).rglob("*.py")}
+    assert texts
+    assert {
+        str(file): found for file, text in texts.items() if (found := engines.findall(text))
+    } == {}

@@ -23,6 +23,7 @@ from rota.testing.provider_contract import (
     LosingContract,
 )
 from support import slurm as real
+from support.slurm_commands import Commands
 
 BEGINS_S = 0.02
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "providers.md"
@@ -210,6 +211,33 @@ class TestLocal(GrowingContract):
             with contextlib.suppress(psutil.Error):
                 if name in process.cmdline():
                     process.kill()
+
+
+class TestSlurmsCommands(GrowingContract, LosingContract, DeadlineContract):
+    """Slurm, with a stand-in for its commands."""
+
+    @pytest.fixture
+    def provider(self, tmp_path: Path) -> SlurmProvider:
+        self.commands, self.file = Commands(), tmp_path / "slurm.json"
+        return self.again(None)
+
+    def again(self, provider: Provider | None) -> SlurmProvider:
+        asked, words = Asked(self.file, "lab"), options("gpu")
+        more = {"run": self.commands, "pace_s": 0.01}
+        return SlurmProvider(asked, (1, 3), words, [], "/home/me", self.commands, **more)
+
+    def end_agent(self, provider: SlurmProvider, name: str) -> None:
+        self.commands.end(name, "COMPLETED")
+
+    def kill_agent(self, provider: SlurmProvider, name: str) -> None:
+        self.commands.connected.discard(name)
+        asyncio.get_running_loop().call_later(BEGINS_S, self.commands.connect, name)
+
+    def lose(self, provider: SlurmProvider, name: str) -> None:
+        self.commands.end(name, "CANCELLED")
+
+    def set_deadline(self, provider: SlurmProvider, name: str, leaves_s: float) -> None:
+        self.commands.jobs[name]["ends"] = str(int(leaves_s))
 
 
 @pytest.fixture(scope="module")

@@ -57,3 +57,29 @@ def test_what_the_engine_has_by_a_name_of_the_cluster_is_counted_whoever_asked(a
     first.settle(["lab-10", "lab-2"])
     assert asked().names == ["lab-2", "lab-10"]
     assert asked().new() == "lab-11"
+
+
+def test_what_was_noted_waits_for_as_long_as_nobody_has_asked_for_it(asked, monkeypatch):
+    asked().note()
+    asked().note()
+    monkeypatch.setattr(Clock, "now_s", 1000.0 + 10 * LATE_S)
+    asked().settle([])
+    assert asked().noted == ["lab-1", "lab-2"]
+    asked().ask(["lab-1"])
+    assert (asked().noted, asked().names) == (["lab-2"], ["lab-1", "lab-2"])
+    asked().refused(["lab-1"])
+    assert asked().noted == ["lab-1", "lab-2"]
+    asked().drop("lab-1")
+    asked().ask(["lab-2"])
+    assert asked().names == ["lab-2"]
+    asked().settle([], gone=["lab-2"])  # it was there, and has ended already
+    assert asked().names == []
+
+
+def test_what_the_engine_has_had_is_told_from_what_it_may_have_yet(asked):
+    asked().new()
+    asked().new()
+    asked().settle(["lab-2"])
+    assert asked().known == ["lab-2"]
+    assert asked().number("lab-2") == 2
+    assert asked().number("labour-2") == asked().number("lab-x") == 0
