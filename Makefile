@@ -69,9 +69,9 @@ demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission
 test: $(STAMP) ## run the tests, of real clusters one for each live path
 	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster and not browser"
 
+BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py
 test-cluster: $(STAMP) ## run the other tests of real clusters
-	@$(PYTEST) $(MANY_AT_ONCE) -m cluster tests/process tests/parity tests/hosts tests/engines \
-	  tests/contract/test_providers.py tests/docs/test_examples.py
+	@$(PYTEST) $(MANY_AT_ONCE) -m cluster tests/process tests/parity tests/hosts tests/engines $(BESIDE)
 
 test-browser: $(STAMP) ## run the tests of the dashboard in Chromium; installs it if it is not there
 	@tests/browser/set-up.sh

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS = ("tests/process", "tests/parity", "tests/hosts")
+CLUSTERS = ("tests/process", "tests/parity", "tests/hosts", "tests/engines")
 
 
 def paths_told() -> list[str]:
@@ -41,8 +41,10 @@ def test_every_test_is_in_one_of_the_targets():
     recipe = re.compile(r"^(test|test-cluster): .*\n\t@\$\(PYTEST\) \$\(\w+\) (.*)", re.MULTILINE)
     assert dict(recipe.findall((ROOT / "Makefile").read_text())) == {
         "test": '-m "not cluster and not browser"',
-        "test-cluster": f"-m cluster {' '.join(CLUSTERS)} tests/docs/test_examples.py",
+        "test-cluster": f"-m cluster {' '.join(CLUSTERS)} $(BESIDE)",
     }
+    beside = "BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py\n"
+    assert beside in (ROOT / "Makefile").read_text()
     stages = re.findall(r"^stage ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert stages == ["test", "test-cluster", "test-browser", "lint", "types"]
     assert "pytest.mark.browser" in (ROOT / "tests/browser/conftest.py").read_text()

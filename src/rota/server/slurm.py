@@ -43,7 +43,7 @@ class SlurmEngine:
     def provider(self, admission: Admission) -> SlurmProvider:
         """The provider of these nodes."""
         command = [sys.executable, "-m", "rota.cli.main", "agent", "--ends"]
-        return SlurmProvider(
+        provider = SlurmProvider(
             Asked(_file(self._folder), _name(self._folder)),
             self.bounds,
             self._words,
@@ -51,6 +51,8 @@ class SlurmEngine:
             str(self._folder.path),
             admission,
         )
+        provider.recall()
+        return provider
 
 
 def cancel_pilots(folder: Folder) -> None:

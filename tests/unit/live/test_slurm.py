@@ -26,14 +26,16 @@ class Lab:
 
     def __init__(self, tmp_path, monkeypatch, bounds=(1, 4)):
         self.slurm, self.wall_s, self.now_s = Commands(), 1e9, 0.0
-        self.asked = Asked(tmp_path / "slurm.json", "lab", lambda: self.wall_s)
-        self.provider = SlurmProvider(
-            *(self.asked, bounds, options("gpu", None, 480), ["rota", "agent"], "/home/me/rota"),
-            self.slurm,
-            run=self.slurm,
-        )
+        self.file, self.bounds = tmp_path / "slurm.json", bounds
+        self.again()
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=lambda seconds: None)
         monkeypatch.setattr("rota.live.provider.slurm.time", clock)
+
+    def again(self):
+        """Another provider, as the next controller has it."""
+        self.asked = Asked(self.file, "lab", lambda: self.wall_s)
+        words = options("gpu", None, 480), ["rota", "agent"], "/home/me/rota"
+        self.provider = SlurmProvider(self.asked, self.bounds, *words, self.slurm, run=self.slurm)
 
     async def goes_on(self, turns=1):
         """So many seconds pass, in each of which Slurm may be asked once."""
@@ -255,9 +257,7 @@ def test_a_pilot_that_has_gone_while_there_was_no_controller_stays_as_long_as_it
         await lab.goes_on(3)
         del lab.slurm.jobs["lab-1"]
         lab.slurm.connected.clear()
-        lab.provider.__init__(
-            *(Asked(lab.asked._file, "lab"), (1, 4), [], [], "/home", lab.slurm), run=lab.slurm
-        )
+        lab.again()
         await lab.goes_on(3)
         assert names(lab.provider) == ["lab-1"]
         lab.slurm.leases.clear()
@@ -285,6 +285,54 @@ def test_fewer_nodes_are_not_given_up_before_it_is_known_which_are_there(lab):
     lab.provider.scale(3)
     lab.provider.scale(1)
     assert len(names(lab.provider)) == 3
+
+
+def test_nodes_that_run_are_not_given_up_before_their_agents_have_called_again(lab):
+    """They may have jobs: of pilots that wait alone there may be too many."""
+
+    async def story():
+        lab.provider.scale(3)
+        await lab.goes_on(3)
+        lab.slurm.connected.clear()  # the controller was killed
+        lab.again()
+        await lab.goes_on(2)
+        lab.provider.scale(1)
+        assert len(whys(lab.provider)) == 3
+        lab.slurm.connected |= {"lab-1", "lab-2", "lab-3"}
+        await lab.goes_on(10)
+        assert "scancel" not in lab.words
+        assert [node.is_alive for node in lab.provider.nodes()] == [True] * 3
+
+    asyncio.run(story())
+
+
+def test_the_next_controller_knows_at_once_when_nodes_must_go(lab, monkeypatch):
+    async def begin():
+        lab.provider.scale(1)
+        await lab.goes_on(3)
+
+    asyncio.run(begin())
+    monkeypatch.setattr(
+        "rota.live.provider.slurm.call", lambda *words: asyncio.run(lab.slurm(words))
+    )
+    lab.again()
+    assert [node.leaves_s for node in lab.provider.nodes()] == [None]
+    lab.provider.recall()
+    assert [node.leaves_s for node in lab.provider.nodes()] == [4e9]
+
+
+def test_the_queue_is_looked_at_more_seldom_while_nothing_is_to_change(lab):
+    async def story():
+        lab.provider.scale(1)
+        await lab.goes_on(4)
+        before = lab.words.count("squeue")
+        await lab.goes_on(30)
+        assert lab.words.count("squeue") == before + 3
+        lab.slurm.connected.clear()  # it may be gone
+        await lab.goes_on(30)
+        assert lab.words.count("squeue") == before + 3 + 15
+
+    asyncio.run(story())
 
 
 def test_the_end_cancels_what_waits_and_returns_when_nothing_is_left(lab, monkeypatch):

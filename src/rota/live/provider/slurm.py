@@ -8,6 +8,7 @@ nodes. Slurm is asked by its own commands, one after another, at most one a seco
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import shlex
 import subprocess
@@ -248,7 +249,7 @@ class SlurmProvider(Provider):
         self._given_up: dict[str, float] = {}  # when its pilot is cancelled, if it is there
         self._suspects: dict[str, str] = {}  # the host of a node whose pilot is over
         self._surely_gone: set[str] = set()
-        self._look_at_s = 0.0
+        self._looked_s = -math.inf
         self._has_looked = False
         self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
         self._trouble = ""  # why Slurm does not answer
@@ -284,8 +285,9 @@ class SlurmProvider(Provider):
         for _ in range(-surplus):
             self._asked.note()
         if surplus > 0 and self._has_looked:  # else nobody knows which of them are there
-            for node in [*reversed(self.awaited())][:surplus]:
-                self._give_up(node.name)
+            waiting = [node.name for node in self.awaited() if not self._runs(node.name)]
+            for name in [*reversed(waiting)][:surplus]:
+                self._give_up(name)
 
     def release(self, name: str) -> None:
         """Have a pilot end when its agent does, and otherwise cancel it after a minute."""
@@ -303,6 +305,11 @@ class SlurmProvider(Provider):
         """Refusals of Slurm, ends of pilots and silence, each told once."""
         errors, self._errors = self._errors, []
         return errors
+
+    def recall(self) -> None:
+        """Ask Slurm now which of the last controller's pilots are there, and until when."""
+        if self._asked.names and (told := call(*QUEUE)).code == 0:
+            self._note(_pilots(told.output, self._asked))
 
     async def start(self) -> None:
         """Begin to ask Slurm, for no fewer pilots than the last controller."""
@@ -322,7 +329,7 @@ class SlurmProvider(Provider):
         self._ends = True
         for name in self._asked.names:
             self.release(name)
-        self._look_at_s = 0.0
+        self._looked_s = -math.inf
         await self.start()
         while self._asked.names:
             await asyncio.sleep(POLL_S)
@@ -357,9 +364,13 @@ class SlurmProvider(Provider):
         if pilot.state != "PENDING":
             return f"{pilot.about}: its agent has yet to connect"
         wanted = self._wanted()
-        held = [each for each in wanted if each in self._pilots and self._pilots[each].host]
+        held = [each for each in wanted if self._runs(each)]
         reason = "it has yet to look at it" if pilot.reason == "None" else pilot.reason
         return f"Slurm: {reason}, {len(held)} of {len(wanted)} nodes held"
+
+    def _runs(self, name: str) -> bool:
+        """True if a pilot may have an agent with jobs, which has yet to call this controller."""
+        return name in self._pilots and bool(self._pilots[name].host)
 
     def _give_up(self, name: str) -> None:
         if name in self._asked.noted:
@@ -391,10 +402,10 @@ class SlurmProvider(Provider):
             again_s = now_s + CANCEL_AGAIN_S
             self._given_up |= dict.fromkeys(cancelled, again_s)
             await self._call("scancel", *(self._pilots[name].job for name in cancelled))
-            self._look_at_s = 0.0
+            self._looked_s = -math.inf
         elif self._suspects:
             await self._look_at_hosts()
-        elif now_s >= self._look_at_s:
+        elif now_s >= self._looked_s + self._look_every_s():
             await self._look()
 
     def _is_there(self, name: str) -> bool:
@@ -421,7 +432,7 @@ class SlurmProvider(Provider):
             *(f"--array={','.join(map(str, tasks))}", *self._options),
             text=self._script(tasks, admitted),
         )
-        self._look_at_s = 0.0
+        self._looked_s = -math.inf
         if answer.code == 0 or answer.is_unknown:
             return
         asked.refused(tasks.values())
@@ -461,15 +472,16 @@ class SlurmProvider(Provider):
 
     async def _look(self) -> None:
         answer = await self._call(*QUEUE)
-        is_quiet = not (self._given_up or self.awaited() or self._trouble)
-        is_quiet = is_quiet and all(node.is_alive for node in self.nodes())
-        self._look_at_s = (
-            time.monotonic() + (QUIET_PACES if is_quiet else LOOK_PACES) * self._pace_s
-        )
+        self._looked_s = time.monotonic()
         if answer.code == 0:
             self._note(_pilots(answer.output, self._asked))
         elif not self._trouble:
             self._errors.append(f"Slurm's queue can't be read: {answer.words}")
+
+    def _look_every_s(self) -> float:
+        is_quiet = not (self._given_up or self.awaited() or self._trouble)
+        is_quiet = is_quiet and all(node.is_alive for node in self.nodes())
+        return (QUIET_PACES if is_quiet else LOOK_PACES) * self._pace_s
 
     async def _look_at_hosts(self) -> None:
         """Find out which nodes of pilots that are over are heard: nothing of these runs there."""
@@ -484,7 +496,7 @@ class SlurmProvider(Provider):
                 if not state.endswith("*") and not state.startswith(SILENT)
             }
             self._surely_gone |= {name for name, host in suspects.items() if host in heard}
-            self._look_at_s = 0.0
+            self._looked_s = -math.inf
 
     def _note(self, found: Mapping[str, Pilot]) -> None:
         """Take note of Slurm's queue."""
