@@ -1,6 +1,9 @@
-"""Sentences with which `rota up` greets."""
+"""What `rota up` refuses, and sentences with which it greets."""
 
-from rota.cli.up import share_of_one
+import pytest
+
+from rota.cli.up import share_of_one, up
+from rota.errors import InputError
 
 SHARED = {"fair_share": "user"}
 
@@ -12,3 +15,22 @@ def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
     assert "before there are jobs of a second user; fair_share=vc" in share_of_one(SHARED, set())
     assert share_of_one(SHARED, {"ann", "bob"}) == ""
     assert share_of_one({"fair_share": "vc"}, {"ann"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--partition", "gpu"], "--partition: it is for nodes of Slurm; give --on slurm"),
+        (["--sbatch=--qos=high"], "--sbatch: it is for nodes of Slurm; give --on slurm"),
+        (["--on", "slurm", "--time", "soon"], "--time: 'soon'"),
+        (["--on", "slurm", "--gpu-types", "a100,t4"], "--gpu-types: a100,t4 names 2 types"),
+        (["--on", "slurm", "--host-memory", "much"], "--host-memory 'much' is not a size"),
+        (["--on", "slurm"], "--on slurm: sbatch: No such file or directory; run it where"),
+    ],
+)
+def test_what_can_not_be_asked_of_slurm_is_refused(words, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as refused:
+        up.main([*words, "--home", str(tmp_path / "home")], standalone_mode=False)
+    assert str(refused.value).startswith(message)
+    assert not (tmp_path / "home").exists()
