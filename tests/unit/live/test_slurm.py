@@ -34,7 +34,7 @@ class Lab:
     def again(self):
         """Another provider, as the next controller has it."""
         self.asked = Asked(self.file, "lab", lambda: self.wall_s)
-        words = options("gpu", None, 480), ["rota", "agent"], "/home/me/rota"
+        words = options("gpu", None, 480), ["rota", "agent"], str(self.file.parent)
         self.provider = SlurmProvider(self.asked, self.bounds, *words, self.slurm, run=self.slurm)
 
     async def goes_on(self, turns=1):
@@ -90,7 +90,6 @@ def test_the_program_of_pilots_tells_each_its_own_name_and_token(lab, tmp_path):
     found.mkdir()
     (found / "srun").write_text('#!/bin/sh\nwhile [ "$1" != rota ]; do shift; done; echo "$@"\n')
     (found / "srun").chmod(0o755)
-    script = script.replace("/home/me/rota", str(tmp_path))
     environment = {"PATH": f"{found}:/usr/bin:/bin", "SLURM_CPUS_ON_NODE": "2"}
     environment |= {"SLURM_ARRAY_TASK_ID": "1", "XDG_RUNTIME_DIR": "/not/there"}
     subprocess.run(["sh"], input=script, text=True, env=environment, check=True)
@@ -201,13 +200,17 @@ def test_what_slurm_may_have_heard_is_not_asked_for_twice(lab):
     asyncio.run(story())
 
 
-def test_pilots_that_end_without_an_agent_are_told_and_not_replaced_at_once(lab):
+def test_pilots_that_end_without_an_agent_are_told_and_not_replaced_at_once(lab, tmp_path):
     async def story():
         lab.slurm.agents_fail = True
         lab.provider.scale(1)
+        place = tmp_path / "nodes" / "lab-1"
+        place.mkdir(parents=True)
+        (place / "agent.log").write_text("begins\nno room on the disk\nsrun: error: n1\n")
         await lab.goes_on(4)
         (error,) = lab.provider.errors()
-        assert error.endswith("(node lab-1) has ended: FAILED, before its agent was connected")
+        words = "before its agent was connected: no room on the disk"
+        assert error.endswith(f"(node lab-1) has ended: FAILED, {words}")
         assert names(lab.provider) == []
         lab.provider.scale(1)
         await lab.goes_on(4)

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rota.live.provider.asked import Asked
@@ -28,6 +29,7 @@ GIVE_BACK_S = 120.0  # for all pilots to end
 CANCEL_AGAIN_S = 10.0
 RETRY_S, MOST_RETRY_S = 10.0, 600.0  # to ask again after a pilot that ended without an agent
 NOT_THERE = 127  # the exit code of a command that this machine does not have
+LAST_WORDS_BYTES = 4096
 MOST_TASKS = 1000  # of an array job
 POLL_S = 0.02
 
@@ -538,7 +540,18 @@ class SlurmProvider(Provider):
         if name in self._lived:
             self._errors.append(text)
         else:
-            self._fail(f"{text}, before its agent was connected")
+            self._fail(f"{text}, before its agent was connected{self._last_words(name)}")
+
+    def _last_words(self, name: str) -> str:
+        """The last line of an agent's log, if its node has the folder that is here."""
+        try:
+            with open(Path(self._home, "nodes", name, "agent.log"), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        own = [line.strip() for line in lines if line.strip() and not line.startswith("srun:")]
+        return f": {own[-1]}" if own else ""
 
     def _fail(self, text: str) -> None:
         """Put off what is asked for, longer each time."""
