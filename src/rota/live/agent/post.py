@@ -81,7 +81,8 @@ class Post:
             while channel.out and channel.first <= confirmed:
                 channel.out.popleft()
                 channel.first += 1
-        is_next = number == channel.expected
+        # What is numbered for an agent before this one comes again, numbered anew.
+        is_next = number == channel.expected and theirs in ("", channel.life)
         channel.expected += is_next
         if number:
             self._send(self._message(node, channel, None))

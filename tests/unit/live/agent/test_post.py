@@ -102,3 +102,13 @@ def test_what_is_no_word_is_refused(field):
     del message[field]
     with pytest.raises(AgentError, match="relay"):
         line.posts["b"].receive(message)
+
+
+def test_a_word_numbered_for_an_agent_before_is_heard_once_it_is_numbered_anew():
+    """Its sender counts from the beginning as soon as it knows this agent."""
+    sent = []
+    post = Post(sent.append)
+    word = {"node": "b", "job_id": "1", "attempt": 1, "launch": None, "life": "b's", "number": 1}
+    word |= {"body": {"say": "hello"}, "their": "of an agent before", "confirmed": 0}
+    assert post.receive(word) is None
+    assert post.receive(word | {"their": sent[-1]["life"]}).body == {"say": "hello"}
