@@ -565,7 +565,7 @@ class Cluster:
         self._tasks = [asyncio.ensure_future(each) for each in keepers]
         await asyncio.sleep(ROUGH_S)
         self._tasks.append(asyncio.ensure_future(self._resume_all()))
-        while not self._is_over(jobs):
+        while not self._is_over(jobs) or self.machine.cut or self.off:
             await asyncio.sleep(5.0)
             assert self.loop.time() < LONGEST_S, "some job never comes to its end"
         await asyncio.sleep(20.0)  # for what has ended to be cleared away
