@@ -98,6 +98,10 @@ class Guest:
         """True if a process is there."""
         return any(rank.alive for rank in self._ranks.values())
 
+    @property
+    def _is_of_earlier_boot(self) -> bool:
+        return self.record.boot_id not in (None, self._world.boot_id())
+
     def save(self) -> None:
         """Write the record down before acting on it. Raises OSError."""
         draft = self.folder / "attempt.json.new"
@@ -111,7 +115,7 @@ class Guest:
 
     def adopt(self) -> None:
         """Find the processes that an earlier agent started."""
-        rebooted = self.record.boot_id not in (None, self._world.boot_id())
+        rebooted = self._is_of_earlier_boot
         for slot in self.record.members:
             rank = self._ranks[slot] = self._world.new_rank(slot, self.folder)
             if rebooted:
@@ -203,9 +207,12 @@ class Guest:
         environment = {name: str(body["env"][name]) for name in OF_A_GANG}
         if self.is_over or slot in self._ranks:
             raise AgentError(f"process {slot} can't be started: there was one, or it is over")
+        if self._ranks and self._is_of_earlier_boot:
+            raise AgentError(f"process {slot} can't be started: the machine has started anew")
         environment["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
         environment["NCCL_SOCKET_IFNAME"] = environment["GLOO_SOCKET_IFNAME"]
         record = self.record
+        record.boot_id = self._world.boot_id()  # it may have been prepared before a reboot
         record.members, record.gpus = [*record.members, slot], [*record.gpus, gpu]
         record.slots = max(record.slots, slot + 1)
         record.generation = int(body["generation"])

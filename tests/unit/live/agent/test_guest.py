@@ -114,6 +114,32 @@ def test_what_it_runs_is_the_controllers_word_and_never_the_other_agents(tmp_pat
     at_b(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("had_one", [False, True])
+def test_what_was_prepared_before_a_reboot_counts_as_of_this_boot_unless_there_was_a_process(
+    tmp_path, had_one
+):
+    async def scenario(guests, said, asked):
+        guests.expect(TOLD)
+        guests.hear(*word("a", do="prepare", address="127.0.0.1"))
+        await said.answers("prepared")
+        (guest,) = guests.all()
+        guest.record.boot_id = "of another boot"
+        if had_one:
+            guest.record.members = [2]
+            guest.adopt()
+            assert [(rank.index, rank.alive) for rank in guest.ranks] == [(2, False)]
+        start = {"slot": 3, "gpu": 1, "step": None, "generation": 0}
+        guests.hear(*word("a", do="start", env=dict.fromkeys(OF_A_GANG, "7"), **start))
+        error = (await said.answers("started"))[1]["error"]
+        if had_one:
+            assert error == "process 3 can't be started: the machine has started anew"
+            assert not asked
+        else:
+            assert asked[0][0].boot_id == World().boot_id()
+
+    at_b(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("node", ["a", "c"])
 def test_an_attempt_that_the_controller_has_not_told_of_is_refused(tmp_path, node):
     async def scenario(guests, said, asked):
