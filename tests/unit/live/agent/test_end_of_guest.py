@@ -42,7 +42,8 @@ class Slow:
 def test_a_guest_that_ends_while_a_process_starts_leaves_none(tmp_path):
     async def story():
         may_be = asyncio.Event()
-        world = SimpleNamespace(spawn=asyncio.create_task, new_rank=partial(Slow, may_be))
+        new_rank = partial(Slow, may_be)
+        world = SimpleNamespace(spawn=asyncio.create_task, new_rank=new_rank, boot_id=str)
         record = record_from(guest("1") | {"slots": 0, "members": [], "gpus": []})
         it = Guest(record, tmp_path, print, None, lambda *_, **__: [{}], None, world)
         it._address = "127.0.0.1"
