@@ -61,7 +61,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CORES := $(shell c=$$(nproc); echo $$((c < 8 ? c : 8)))
 PYTEST := $(BIN)/python -m pytest --dist worksteal --durations=25
 FEW_AT_ONCE := -n $(shell echo $$(($(CORES) + 1)))
-MANY_AT_ONCE := -n $(shell echo $$((3 * $(CORES))))
+MANY_AT_ONCE := -n $(shell echo $$((2 * $(CORES))))
 
 demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
 	@$(BIN)/python -m rota.demo
