@@ -32,15 +32,17 @@ class Job:
         max_gpus: int = 4,
         fault: tuple[str, int] | None = None,
         group_timeout_s: float = 10,
+        form_timeout_s: float = 4,
         before: Sequence[object] = (),
         **launch: Any,
     ) -> None:
         self.agent, self.out = agent, out
         out.mkdir(exist_ok=True)
-        env, scripts = (
-            {"ROTA_GROUP_TIMEOUT_S": str(group_timeout_s), "ROTA_FORM_TIMEOUT_S": "4"},
-            [SCRIPTS / "elastic.py"],
-        )
+        env = {
+            "ROTA_GROUP_TIMEOUT_S": f"{group_timeout_s}",
+            "ROTA_FORM_TIMEOUT_S": f"{form_timeout_s}",
+        }
+        scripts = [SCRIPTS / "elastic.py"]
         if fault is not None:
             env |= {"FAULT": fault[0], "FAULT_SLOT": str(fault[1]), "FAULT_ARMED": f"{out}/armed"}
             scripts.insert(0, SCRIPTS / "faults.py")
@@ -511,7 +513,12 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, r
     with LoneAgent(tmp_path / "agent") as first:
         gates = ("--gate", 3, "--gate", 30, "--gate", 230)
         # The second agent loads torch anew, while a rank waits for the one that is at the gate.
-        job = Job(first, tmp_path / "job", [0, 1], *words, *gates, group_timeout_s=60)
+        out, patience_s = tmp_path / "job", 60
+        job = Job(
+            *(first, out, [0, 1], *words, *gates),
+            group_timeout_s=patience_s,
+            form_timeout_s=patience_s,
+        )
         job.until_at(3)
         hosting = job.gang.hosting
 
@@ -536,7 +543,7 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, r
         job.until_holding(new)
         job.opens(230)
         answer = job.answer(new)
-        assert answer["type"] == "done", (answer, job.logs())
+        assert answer["type"] == "done", f"{answer}\n{job.logs()}"
         assert not differences(outcome(job.succeeds()), reference(*words))
 
 
