@@ -1,6 +1,7 @@
 """A real node agent without a controller: what it is told and what it answers, for tests."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
@@ -132,6 +134,9 @@ class LoneAgent:
         number = len(self._agent.attempts) + 1
         processes = "gpu" if flow is None else "flow"
         program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": processes}
+        warm = asyncio.run_coroutine_threadsafe(self._agent._zygote.warm_up(), self._loop)
+        with contextlib.suppress(AgentError):  # then the answer tells it
+            warm.result()  # however long a busy machine takes to load torch
         return self.command(
             "launch",
             job_id=job_id or str(number),
