@@ -23,7 +23,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.cpu_groups import Groups, GroupsV1
 from rota.live.agent.launching import fills_of, has_pages, page_of
-from rota.live.agent.meter import cpu_seconds
+from rota.live.agent.processes import cpu_seconds
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message

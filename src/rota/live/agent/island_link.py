@@ -17,7 +17,7 @@ from typing import Any
 
 from rota.errors import AgentError, FlowError
 from rota.folder import hold_outside
-from rota.live.agent.meter import while_it_works
+from rota.live.agent.processes import while_it_works
 from rota.live.wire.island import (
     CONTROL,
     Called,

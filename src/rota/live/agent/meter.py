@@ -1,18 +1,17 @@
-"""Measures the processes of a node: CPU time, and GPU use by NVML."""
+"""Measures the attempts of a node: CPU time, and GPU use by NVML."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
-from rota.live.agent.processes import TICKS, descendants
+from rota.live.agent.processes import cpu_seconds, descendants
 from rota.live.agent.states import State
 from rota.live.wire import clock
 from rota.live.wire.places import here
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 UTIL_S = 5.0  # over which the use of a device is averaged
 CPU_EVERY_S = 1.0  # reading it takes a look at every thread of every process of the attempt
-
-Answer = TypeVar("Answer")
 
 log = logging.getLogger("rota.agent")
 
@@ -169,31 +166,3 @@ def _util(reading: Reading, pids: set[int], *, alone: bool) -> float | None:
     if mine and reading.busy is not None:
         return min(1.0, sum(reading.busy.get(pid, 0.0) for pid in mine))
     return reading.util if alone else None
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time of these processes and all their descendants, ended ones included."""
-    ticks = 0
-    for pid in pids:
-        for each in descendants(pid):
-            with contextlib.suppress(OSError), open(f"/proc/{each}/stat", "rb") as file:
-                # After the command's name, which may hold anything: utime to cstime are 12 to 15.
-                fields = file.read().rpartition(b")")[2].split()
-                ticks += sum(map(int, fields[11:15]))
-    return ticks / TICKS
-
-
-async def while_it_works(answer: Awaitable[Answer], pid: int, idle_s: float) -> Answer:
-    """What a process answers; waits until it has used no CPU for ``idle_s``, then TimeoutError.
-
-    On a busy machine a process may take minutes to load what it needs.
-    """
-    task, used_s = asyncio.ensure_future(answer), -1.0
-    try:
-        while (now_s := cpu_seconds([pid])) > used_s:
-            used_s = now_s
-            if (await asyncio.wait([task], timeout=idle_s))[0]:
-                return task.result()
-    finally:
-        task.cancel()
-    raise TimeoutError

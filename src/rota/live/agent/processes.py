@@ -1,19 +1,22 @@
-"""Signals, bindings and identities of processes that are not this one's children."""
+"""Signals, bindings, CPU times and identities of processes, children of this one or not."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import resource
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 MOST_LOOKS = 5  # at processes that may continue to fork
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 LOOK_AGAIN_S = 0.02  # a killed process takes a moment to end
+Answer = TypeVar("Answer")
 
 
 def descendants(pid: int) -> list[int]:
@@ -157,3 +160,31 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of these processes and all their descendants, ended ones included."""
+    ticks = 0
+    for pid in pids:
+        for each in descendants(pid):
+            with contextlib.suppress(OSError), open(f"/proc/{each}/stat", "rb") as file:
+                # After the command's name, which may hold anything: utime to cstime are 12 to 15.
+                fields = file.read().rpartition(b")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / TICKS
+
+
+async def while_it_works(answer: Awaitable[Answer], pid: int, idle_s: float) -> Answer:
+    """What a process answers; waits until it has used no CPU for ``idle_s``, then TimeoutError.
+
+    On a busy machine a process may take minutes to load what it needs.
+    """
+    task, used_s = asyncio.ensure_future(answer), -1.0
+    try:
+        while (now_s := cpu_seconds([pid])) > used_s:
+            used_s = now_s
+            if (await asyncio.wait([task], timeout=idle_s))[0]:
+                return task.result()
+    finally:
+        task.cancel()
+    raise TimeoutError

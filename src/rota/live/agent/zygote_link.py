@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.meter import while_it_works
+from rota.live.agent.processes import while_it_works
 
 IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
 IDLE_FORK_S = 30.0

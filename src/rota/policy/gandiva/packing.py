@@ -55,6 +55,8 @@ class Packing(Part):
         """
         if not self.is_probed(unit):
             return False
+        if not self._changed.isdisjoint(unit):  # it begins with this decision
+            return True
         ran_s = [
             self._view.attained_s(row) - seen.ran_s
             for row in unit

@@ -12,8 +12,9 @@ import pytest
 
 from rota.live.agent import meter as meter_module
 from rota.live.agent.devices import Devices
-from rota.live.agent.meter import Meter, cpu_seconds
+from rota.live.agent.meter import Meter
 from rota.live.agent.nvml import Reading
+from rota.live.agent.processes import cpu_seconds
 
 A, B = 101, 201  # processes of two jobs
 DEVICES = Devices("cuda", 2, ids=("0", "GPU-a"))

@@ -17,7 +17,7 @@ import pytest
 
 from rota.errors import AgentError
 from rota.folder import Folder
-from rota.live.agent import meter
+from rota.live.agent import processes
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import FolderEndpoint
@@ -200,17 +200,19 @@ def test_an_agent_whose_zygote_dies_at_its_start_tries_again_with_the_first_job(
 
 def test_a_process_is_waited_for_as_long_as_it_uses_the_cpu(monkeypatch):
     used = iter([0.0, 0.1, 0.2, 0.2, 0.3])
-    monkeypatch.setattr(meter, "cpu_seconds", lambda _: next(used))
+    monkeypatch.setattr(processes, "cpu_seconds", lambda _: next(used))
 
     async def waits():
         never = asyncio.get_running_loop().create_future()
         try:
-            await meter.while_it_works(never, os.getpid(), 0.01)
+            await processes.while_it_works(never, os.getpid(), 0.01)
         finally:
             assert never.cancelled()
 
     with pytest.raises(TimeoutError):
         asyncio.run(waits())
     assert next(used) == 0.3, "it was given up at the first wait without use of the CPU"
-    monkeypatch.setattr(meter, "cpu_seconds", lambda _: 0.0)
-    assert asyncio.run(meter.while_it_works(asyncio.sleep(0, "told"), os.getpid(), 60)) == "told"
+    monkeypatch.setattr(processes, "cpu_seconds", lambda _: 0.0)
+    assert (
+        asyncio.run(processes.while_it_works(asyncio.sleep(0, "told"), os.getpid(), 60)) == "told"
+    )
