@@ -83,12 +83,13 @@ def give_back(path: Path) -> None:
 
 def gap_at(descriptor: int, offset: int) -> int:
     """End of the gap at this offset of a file; the offset itself if no gap is there."""
+    size = os.fstat(descriptor).st_size  # what is appended from now on is no gap
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
         if error.errno != errno.ENXIO:  # the file system knows of no gaps
             return offset
-        return max(offset, os.fstat(descriptor).st_size)
+        return max(offset, size)
 
 
 def next_gap(descriptor: int, offset: int) -> int:

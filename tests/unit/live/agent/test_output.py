@@ -134,3 +134,18 @@ def test_of_lines_the_last_whole_ones_are_kept(file):
     assert file.read_text() == "".join(f"line {number:010}\n" for number in range(990, 1000))
     lines(file, 1000, 1001)
     assert file.read_text().splitlines()[-1] == "line 0000001000"
+
+
+def test_what_is_printed_while_its_end_is_looked_at_is_no_gap(file, monkeypatch):
+    lines(file, 0, 2)
+    lseek, size = os.lseek, file.stat().st_size
+
+    def looks_just_before_more_is_printed(*arguments):
+        try:
+            return lseek(*arguments)
+        finally:
+            lines(file, 2, 3)
+
+    monkeypatch.setattr(output.os, "lseek", looks_just_before_more_is_printed)
+    with open(file, "rb") as log:
+        assert gap_at(log.fileno(), size) == size
