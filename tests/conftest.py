@@ -2,10 +2,13 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support import slurm as engine
 
 # How long examples take tells of a shared machine, and nothing of what is tested. The same examples
 # are drawn in every run: `--hypothesis-profile=random` draws others, to look for faults.
@@ -23,6 +26,15 @@ CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity", "host
 OTHERS = [
     Path(__file__).parent / name for name in ("docs/test_examples.py", "contract/test_providers.py")
 ]
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Slurm]:
+    """A Slurm with four nodes on this machine, started once for all tests of a process."""
+    if reason := engine.why_none():
+        pytest.skip(reason)
+    with engine.slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 @pytest.hookimpl(tryfirst=True)

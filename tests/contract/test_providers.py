@@ -240,14 +240,6 @@ class TestSlurmsCommands(GrowingContract, LosingContract, DeadlineContract):
         self.commands.jobs[name]["ends"] = str(int(leaves_s))
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Slurm]:
-    if reason := real.why_none():
-        pytest.skip(reason)
-    with real.slurm(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
-
-
 class Locks:
     """Stands in for the cluster: an agent is connected while it holds the lock of its node."""
 

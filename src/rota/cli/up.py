@@ -286,7 +286,7 @@ def _agent_options(
     log_limit: str | None,
     log_format: str,
 ) -> list[str]:
-    """What agents on other machines are told. Raises InputError."""
+    """Options of the agents on other machines. Raises InputError."""
     types = _gpu_types(gpu_types)
     if len(types) > 1:
         raise InputError(f"--gpu-types: {gpu_types} names {len(types)} types; give one for all")

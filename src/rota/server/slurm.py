@@ -73,5 +73,5 @@ def _file(folder: Folder) -> Path:
 
 
 def _name(folder: Folder) -> str:
-    """What pilots are called: another name for each state folder of a user."""
+    """The name of pilots: another one for each state folder of a user."""
     return f"rota-{hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:6]}"

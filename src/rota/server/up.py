@@ -49,7 +49,7 @@ class Listen(NamedTuple):
 
 
 class Engine(Protocol):
-    """What gives the nodes instead of this machine; their agents call from theirs."""
+    """Gives the nodes instead of this machine; their agents call from theirs."""
 
     def check(self) -> None:
         """Raise InputError if it would give none, before anything is asked for."""

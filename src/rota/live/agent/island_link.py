@@ -65,9 +65,7 @@ class IslandLink:
         self._kind, self._lease = kind, lease
         self._called = called
         self._seated: set[str] = set()  # the keys of its seats
-        self._process: subprocess.Popen[bytes] | None = (
-            None  # its child: another agent's it only meets
-        )
+        self._process: subprocess.Popen[bytes] | None = None  # unless another agent started it
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Done]] = {}

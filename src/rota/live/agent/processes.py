@@ -174,14 +174,23 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / TICKS
 
 
-async def while_it_works(answer: Awaitable[Answer], pid: int, idle_s: float) -> Answer:
-    """What a process answers; waits until it has used no CPU for ``idle_s``, then TimeoutError.
+def own_cpu_seconds(pid: int) -> float:
+    """CPU time of a process without its children; 0 if it is gone."""
+    with contextlib.suppress(psutil.Error):
+        used = psutil.Process(pid).cpu_times()
+        return float(used.user + used.system)
+    return 0.0
 
-    On a busy machine a process may take minutes to load what it needs.
+
+async def while_it_works(answer: Awaitable[Answer], pid: int, idle_s: float) -> Answer:
+    """Wait for what a process answers; TimeoutError if it has used no CPU for ``idle_s``.
+
+    On a busy machine a process may take minutes to load what it needs. What its children use does
+    not count: they may be jobs.
     """
     task, used_s = asyncio.ensure_future(answer), -1.0
     try:
-        while (now_s := cpu_seconds([pid])) > used_s:
+        while (now_s := own_cpu_seconds(pid)) > used_s:
             used_s = now_s
             if (await asyncio.wait([task], timeout=idle_s))[0]:
                 return task.result()

@@ -107,7 +107,7 @@ class Pilot(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What ``squeue`` and ``sacct`` call it."""
+        """The pilot by the names that ``squeue`` and ``sacct`` have for it."""
         return f"Slurm job {self.job}" + (f", step 0, on {self.host}" if self.host else "")
 
 
@@ -148,7 +148,7 @@ def options(
     minutes: int | None = None,
     more: Sequence[str] = (),
 ) -> list[str]:
-    """What ``sbatch`` is told of each pilot: a whole node, with all its memory."""
+    """The options of ``sbatch`` for each pilot: a whole node, with all its memory."""
     given = {"--partition": partition, "--account": account, "--time": minutes}
     words = ["--nodes=1", "--exclusive", "--mem=0", "--no-requeue", "--output=/dev/null"]
     return words + [f"{name}={each}" for name, each in given.items() if each is not None] + [*more]

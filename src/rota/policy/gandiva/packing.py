@@ -14,7 +14,7 @@ from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.verdicts import Unit, Verdicts
 
 PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not told enough by then
-LEAD = 2  # times ``trial_s``: a probe that has run for so long without telling enough takes turns
+FIRST = 2  # times ``trial_s``: a probe that has run for so long without telling enough takes turns
 
 
 class Packing(Part):
@@ -62,7 +62,7 @@ class Packing(Part):
             for row in unit
             if (seen := self._notes[row].seen) is not None
         ]
-        return not ran_s or min(ran_s) < LEAD * self._set["trial_s"]
+        return not ran_s or min(ran_s) < FIRST * float(self._set["trial_s"])
 
     def is_settled(self) -> bool:
         """True if nobody can be packed as long as nobody comes, as this decision has found."""

@@ -200,7 +200,7 @@ def test_an_agent_whose_zygote_dies_at_its_start_tries_again_with_the_first_job(
 
 def test_a_process_is_waited_for_as_long_as_it_uses_the_cpu(monkeypatch):
     used = iter([0.0, 0.1, 0.2, 0.2, 0.3])
-    monkeypatch.setattr(processes, "cpu_seconds", lambda _: next(used))
+    monkeypatch.setattr(processes, "own_cpu_seconds", lambda _: next(used))
 
     async def waits():
         never = asyncio.get_running_loop().create_future()
@@ -212,7 +212,7 @@ def test_a_process_is_waited_for_as_long_as_it_uses_the_cpu(monkeypatch):
     with pytest.raises(TimeoutError):
         asyncio.run(waits())
     assert next(used) == 0.3, "it was given up at the first wait without use of the CPU"
-    monkeypatch.setattr(processes, "cpu_seconds", lambda _: 0.0)
+    monkeypatch.setattr(processes, "own_cpu_seconds", lambda _: 0.0)
     assert (
         asyncio.run(processes.while_it_works(asyncio.sleep(0, "told"), os.getpid(), 60)) == "told"
     )
