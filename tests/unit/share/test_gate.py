@@ -177,7 +177,8 @@ def test_what_it_tells_is_read_beside_the_page(tmp_path):
     assert (told.pieces, told.busy_s) == (7, 0.25)
     gate.close()
     file = tmp_path / "page.fill"
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    *rest, last = file.read_bytes()
+    file.write_bytes(bytes([*rest, last ^ 1]))
     assert read_fill(path) is None
 
 

@@ -111,7 +111,12 @@ class Hold:
         self._all_hold = asyncio.Event()
 
     async def reached(self) -> bool:
-        """True once all hold; False if the attempt's ranks are others, or do something else."""
+        """True once all hold; False if the attempt's ranks are others, or do something else.
+
+        Such ranks are told nothing: a pause for this boundary would take the place of theirs.
+        """
+        if not self._is_possible:
+            return False
         for rank in self.ranks:
             rank.send({"type": "pause", "gang": True, "round": self.round})
         while self._is_possible:

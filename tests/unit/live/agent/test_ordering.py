@@ -1,10 +1,11 @@
 """Which attempts of a node take turns on the GPUs that they share."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from rota.live.agent.ordering import in_gangs
+from rota.live.agent.ordering import Hold, in_gangs
 from rota.live.agent.states import State
 
 
@@ -63,3 +64,32 @@ def test_a_gang_in_the_background_takes_turns_beside_anybody_in_the_foreground(o
 
 def test_a_background_job_of_one_gpu_takes_no_turns():
     assert not in_gangs([Attempt([0, 1]), Attempt([0], background=True)])
+
+
+def test_ranks_that_are_suspended_by_now_are_not_asked_to_hold_for_anything_else():
+    sent = []
+    ranks = [SimpleNamespace(index=index, send=sent.append) for index in range(2)]
+    attempt = Attempt([0, 1])
+    attempt.members, attempt.can_hold = ranks, True
+    hold = Hold(attempt, "seats")
+    attempt.can_hold = False
+    assert not asyncio.run(hold.reached())
+    assert not sent
+
+
+def test_ranks_that_train_are_asked_to_hold_at_one_boundary():
+    sent = []
+    ranks = [SimpleNamespace(index=index, send=sent.append) for index in range(2)]
+    attempt = Attempt([0, 1])
+    attempt.members, attempt.ranks, attempt.can_hold = ranks, ranks, True
+    hold = Hold(attempt, "seats")
+
+    async def held():
+        reached = asyncio.create_task(hold.reached())
+        await asyncio.sleep(0)
+        assert sent == [{"type": "pause", "gang": True, "round": "seats"}] * 2
+        hold.holds(0, 5)
+        hold.holds(1, 5)
+        return await reached
+
+    assert asyncio.run(held())
