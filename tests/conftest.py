@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,8 +39,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Slurm]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All in the folders of real clusters are ``process``, and ``cluster`` unless ``live_path``."""
+    _sample(config, items)
     for item in items:
         live, cluster = map(item.get_closest_marker, ("live_path", "cluster"))
         if any(folder in item.path.parents for folder in CLUSTERS):
@@ -54,13 +56,52 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
 
 
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave only some cases of each ``sampled`` test, the first, the last, and others between."""
+    most = config.getoption("--cases")
+    if most is None:
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    dropped = {item for those in cases.values() for item in set(those) - set(_some(those, most))}
+    if dropped:
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
+
+
+def _some(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
+    count, last = min(most, len(cases)), len(cases) - 1
+    return [cases[round(number * last / max(count - 1, 1))] for number in range(count)]
+
+
+class TellsAtOnce:
+    """A test that fails is named as it fails: a run that is cut short has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            said = report.longreprtext.strip().splitlines() or [""]
+            writer = self._config.get_terminal_writer()
+            writer.line(f"\n{report.nodeid} ({report.when}): {said[-1][:200]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TellsAtOnce(config))
+
+
 def pytest_collection_finish() -> None:
     """What is loaded stays to the end; a search for garbage need not look at it each time."""
     gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which run the chaos test of ``tests/process`` draws."""
+    """How many cases of sampled tests run, and which run the chaos test draws."""
+    parser.addoption("--cases", type=int, help="how many of each sampled test run; by default all")
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="from which everything is drawn")
     group.addoption("--chaos-seconds", type=float, default=25.0, help="until the last fault")

@@ -56,6 +56,7 @@ def test_a_policy_that_is_made_anew_for_each_decision_decides_the_same(log):
     assert decisions > 5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [

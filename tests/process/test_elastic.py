@@ -271,6 +271,7 @@ def close(state: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lr_scaling", ["linear", "adascale"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_batches_may_grow_with_the_gang_and_no_sample_is_lost_with_a_rank(
@@ -332,6 +333,7 @@ ENDS_OF_RANKS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("sizes", "slot", "point"),
     ENDS_OF_RANKS,

@@ -24,6 +24,7 @@ def _zombie(pid):
         return True
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("run", "code", "message", "said"),
     [

@@ -120,6 +120,7 @@ def moving(stoppable, request):
         yield Moving(cluster, stops, alone)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_a_job_goes_on_once_whoever_is_killed_while_it_moves(moving, party, point):
     process = moving.stops_at(party, point)
@@ -136,6 +137,7 @@ def test_a_party_that_is_stopped_for_a_while_goes_on_where_it_was(moving, party,
     moving.ends_well()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("party", "point"),
     [
@@ -156,6 +158,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing(moving, 
     moving.leaves_nothing()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("party", "point"),
     [

@@ -122,6 +122,7 @@ def tried(two_nodes, request):
         yield MakingRoom(cluster, stops, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_a_move_that_the_policy_ordered_is_made_once_whoever_is_killed(tried, party, point):
     process = tried.stops_at(party, point)

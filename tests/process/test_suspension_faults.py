@@ -170,6 +170,7 @@ def names(cases: list[tuple[str, str]]) -> list[str]:
     return [":".join(case) for case in cases]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("party", "point"), SUSPENDING, ids=names(SUSPENDING))
 def test_a_job_is_suspended_once_whoever_is_killed_meanwhile(paused, party, point):
     paused.arm(party, point)
@@ -187,6 +188,7 @@ def test_a_job_is_suspended_once_whoever_is_killed_meanwhile(paused, party, poin
     paused.ends_well()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("party", "point"), RESUMING, ids=names(RESUMING))
 def test_a_suspended_job_goes_on_once_whoever_is_killed_meanwhile(paused, party, point):
     paused.suspends()
@@ -221,6 +223,7 @@ def test_a_worker_killed_while_it_is_suspended_starts_anew_and_loses_no_more(pau
     paused.ends_well(attempt=2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "both"])
 @pytest.mark.parametrize("point", SPILLING)
 def test_a_state_on_its_way_to_the_disk_survives_whoever_is_killed(spilled, point, both):
@@ -236,6 +239,7 @@ def test_a_state_on_its_way_to_the_disk_survives_whoever_is_killed(spilled, poin
     spilled.ends_well()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "both"])
 @pytest.mark.parametrize("point", READING_BACK)
 def test_a_state_on_its_way_back_from_the_disk_survives_whoever_is_killed(spilled, point, both):

@@ -84,6 +84,7 @@ def tried(two_types, request):
         yield Exchange(cluster, stops, expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_two_jobs_change_places_once_whoever_is_killed_meanwhile(tried, party, point):
     tried.stops.arm(tried.name(party), point)
