@@ -172,7 +172,7 @@ class Controller:
         for name in self.members.names:  # its agent may have been answered a moment ago
             self.leases.renew(name, clock.boottime_s())
         self.room.look()
-        vital = self._vital(self._run()), self._vital(self._watch())
+        vital = self._vital(self._run), self._vital(self._watch)
         going_on = *vital, self.copies.run(), self.snapshots.run()
         self._tasks = [asyncio.create_task(each) for each in going_on]
         await self._provider.start()
@@ -231,10 +231,10 @@ class Controller:
             self.room.remove()
         self.record.store.close()
 
-    async def _vital(self, work: Awaitable[None]) -> None:
+    async def _vital(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something without which there is no controller."""
         try:
-            await work
+            await work()
         except StoreLostError:
             return  # the journal has given up
         except Exception as error:
