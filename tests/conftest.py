@@ -57,21 +57,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave only some cases of each ``sampled`` test, the first, the last, and others between."""
-    most = config.getoption("--cases")
-    if most is None:
+    """Leave so many cases of each test as it says that is ``sampled``, the first among them."""
+    if not config.getoption("--sampled"):
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):
             cases[item.nodeid.partition("[")[0]].append(item)
-    dropped = {item for those in cases.values() for item in set(those) - set(_some(those, most))}
+    dropped = {item for those in cases.values() for item in set(those) - set(_some(those))}
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]
 
 
-def _some(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
+def _some(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Those evenly between the first and the last, as many as the test's mark says."""
+    (most,) = next(cases[0].iter_markers("sampled")).args
     count, last = min(most, len(cases)), len(cases) - 1
     return [cases[round(number * last / max(count - 1, 1))] for number in range(count)]
 
@@ -100,8 +101,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many cases of sampled tests run, and which run the chaos test draws."""
-    parser.addoption("--cases", type=int, help="how many of each sampled test run; by default all")
+    """Whether all cases of sampled tests run, and which run the chaos test draws."""
+    parser.addoption("--sampled", action="store_true", help="run only some cases of such tests")
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="from which everything is drawn")
     group.addoption("--chaos-seconds", type=float, default=25.0, help="until the last fault")

@@ -36,6 +36,7 @@ def log(tmp_path_factory):
     return read(cluster.folder.database)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("keep_indexes", [True, False], ids=["one-policy", "always-a-new-index"])
 def test_a_live_run_with_retunes_replays_to_the_same_plans_and_commands(log, keep_indexes):
     decisions, commands = replay(log, create("pollux", SETTINGS), keep_indexes=keep_indexes)
@@ -56,7 +57,7 @@ def test_a_policy_that_is_made_anew_for_each_decision_decides_the_same(log):
     assert decisions > 5
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [

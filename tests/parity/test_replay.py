@@ -56,6 +56,7 @@ def replay(events: list, policy, *, keep_indexes: bool) -> tuple[int, int]:
 QUEUES = {"thresholds": "1", "promote_knob": "2", "min_run_time_s": "0"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [
@@ -126,6 +127,7 @@ def test_a_live_run_with_moves_between_nodes_replays_to_the_same_plans_and_comma
         assert commands > 8
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", ["gandiva", "fifo-backfill"])
 def test_a_live_run_with_retries_dependencies_and_types_replays_alike(tmp_path, policy):
     settings = {"quantum_s": "0.5"} if policy == "gandiva" else {}

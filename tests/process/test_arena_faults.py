@@ -72,7 +72,7 @@ def put_a_pipe_there(arena: Path, other: Path) -> None:
     os.mkfifo(arena)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

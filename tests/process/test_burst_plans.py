@@ -17,7 +17,7 @@ def four():
         yield made
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", (3, 4, 5, 8))
 def test_any_plan_trains_as_one_process_does(four, name, seed):
@@ -29,7 +29,7 @@ def test_any_plan_trains_as_one_process_does(four, name, seed):
     assert max(furthest(one(name, dtype, 20), courses)) < within
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["before", "after", "backward"])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_ranks_that_lose_one_end_with_an_error_and_do_not_wait(victim, where):

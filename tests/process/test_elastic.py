@@ -271,7 +271,7 @@ def close(state: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lr_scaling", ["linear", "adascale"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_batches_may_grow_with_the_gang_and_no_sample_is_lost_with_a_rank(
@@ -333,7 +333,7 @@ ENDS_OF_RANKS = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("sizes", "slot", "point"),
     ENDS_OF_RANKS,
@@ -508,6 +508,7 @@ def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, refe
     assert not differences(outcome(job.succeeds()), reference())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gpus", [[0, 1, 2], [0], [1, 2]], ids=["grow", "shrink", "move"])
 def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, reference, gpus):
     """Lost when all have been told their places: some go there, or nobody does."""

@@ -126,7 +126,7 @@ def test_a_controller_learns_of_ranks_that_were_lost_while_it_was_away(make_clus
     cluster.ends(elastic, "CANCELLED")
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_of_the_demo_goes_from_one_rank_to_two_and_back_and_again(tmp_path, model):
     with LoneAgent(tmp_path / "agent", num_gpus=2) as agent:

@@ -24,7 +24,7 @@ def _zombie(pid):
         return True
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("run", "code", "message", "said"),
     [

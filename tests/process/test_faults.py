@@ -128,6 +128,7 @@ def test_a_controller_killed_right_after_it_accepted_a_job_still_runs_it_once(cl
     assert Counter((cluster.base / "ran").read_text().split()) == Counter("012")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", ["controller", "agent", "both"])
 def test_a_kill_while_a_job_is_being_launched_starts_it_once(cluster, victim):
     """The zygote is stopped where it is, so that the launch can't come to an end."""

@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["pipeline", "actor_learner", "mixture"])
 def test_both_of_a_pair_print_the_same(name):
     plain, rota = (printed(f"{kind}_{name}.py") for kind in ("plain", "rota"))

@@ -195,6 +195,7 @@ def test_an_idle_job_says_so_and_says_when_it_calls(launch, agent):
 # -- ends ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("state", ["running", "suspending", "suspended", "resuming"])
 def test_a_flow_job_that_is_stopped_ends_in_whatever_state(launch, agent, state):
     job = launch(2, 1)

@@ -48,7 +48,7 @@ SUSPENDED = {"type": "suspended", "step": 1, "stopped_s": 1.0, "keeps": None}
 NAN, HUGE = float("nan"), 10**300
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -82,7 +82,7 @@ def test_who_answers_nonsense_is_suspended_without_its_help(shared_cluster, base
 REPORT = {"type": "report", "step": 1, "total": 10, "metrics": {}, "at_s": "now"}
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "wrong",
     [

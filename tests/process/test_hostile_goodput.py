@@ -48,6 +48,7 @@ def reports(cluster, number, adaptation):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "wrong", [NO_NUMBERS, NO_STEPS, WITHOUT_END], ids=["no-numbers", "no-steps", "without-end"]
 )

@@ -112,6 +112,7 @@ def suspend_behind_the_gate(agent: LoneAgent, out: Path) -> list[int]:
     return [rank.suspended["step"] for rank in agent.attempt.members if rank.suspended]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("kind", "plainly"), [("fabric", "plain"), ("accelerate", "plain_gpt2")])
 def test_a_loop_of_its_own_is_resized_and_gives_what_plain_torch_gives(
     agent: LoneAgent,
@@ -139,6 +140,7 @@ def test_a_loop_of_its_own_is_resized_and_gives_what_plain_torch_gives(
     assert same_steps(out, reference(plainly, stop))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["lightning", "trainer"])
 def test_a_trainer_is_suspended_and_goes_on_from_its_checkpoint_in_a_new_attempt(
     agent: LoneAgent, pool: ThreadPoolExecutor, tmp_path: Path, kind: str
@@ -206,6 +208,7 @@ def test_a_launcher_is_started_once_and_finds_its_number_of_ranks(
     assert ranks == [f"rank {rank}" for rank in range(count)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reduction", ["tree", "ddp"])
 def test_torchrun_starts_two_ranks_that_train_together(
     reference: Callable[[str, int], Path], tmp_path: Path, reduction: str

@@ -120,7 +120,7 @@ def moving(stoppable, request):
         yield Moving(cluster, stops, alone)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_a_job_goes_on_once_whoever_is_killed_while_it_moves(moving, party, point):
     process = moving.stops_at(party, point)
@@ -128,6 +128,7 @@ def test_a_job_goes_on_once_whoever_is_killed_while_it_moves(moving, party, poin
     moving.ends_well()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("party", "point"), [("source", "read-before"), ("target", "write-after")])
 def test_a_party_that_is_stopped_for_a_while_goes_on_where_it_was(moving, party, point):
     process = moving.stops_at(party, point)
@@ -137,7 +138,7 @@ def test_a_party_that_is_stopped_for_a_while_goes_on_where_it_was(moving, party,
     moving.ends_well()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("party", "point"),
     [
@@ -158,7 +159,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing(moving, 
     moving.leaves_nothing()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("party", "point"),
     [
@@ -179,6 +180,7 @@ def test_a_job_goes_on_once_when_everything_but_its_processes_is_killed(moving, 
     moving.ends_well()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("full", ["memory", "disk"])
 def test_a_node_without_room_refuses_a_job_which_goes_on_when_there_is(moving, full):
     """A file system of a few pages lies over what the target writes to."""

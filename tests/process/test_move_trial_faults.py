@@ -122,7 +122,7 @@ def tried(two_nodes, request):
         yield MakingRoom(cluster, stops, expected)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_a_move_that_the_policy_ordered_is_made_once_whoever_is_killed(tried, party, point):
     process = tried.stops_at(party, point)
@@ -131,6 +131,7 @@ def test_a_move_that_the_policy_ordered_is_made_once_whoever_is_killed(tried, pa
     tried.ends_well(tried.job)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", ["controller", "source", "target"])
 def test_a_move_on_trial_is_judged_after_whoever_is_killed(tried, victim):
     tried.gang = tried.submit("gang", gpus=2)

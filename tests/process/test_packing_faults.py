@@ -137,6 +137,7 @@ def test_a_job_that_is_killed_while_it_is_tried_leaves_the_slot_to_the_other(mak
     pair.end_well(other)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("party", "point"),
     [
@@ -165,6 +166,7 @@ def test_a_pack_that_is_being_undone_is_undone_once_whoever_is_killed(make_pair,
     pair.end_well(*pair.jobs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", ["suspend-before", "suspended-before", "suspended-after"])
 def test_a_packed_job_is_suspended_once_when_the_agent_dies_and_the_other_does_not_notice(
     make_pair, point

@@ -138,6 +138,7 @@ def stoppable(tmp_path_factory):
         yield found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("who", "point"), FAULTS)
 def test_a_batch_changes_on_all_ranks_whoever_is_killed_on_the_way(stoppable, request, who, point):
     """The agent before it tells rank 0, and when it hears of it; the controller likewise.

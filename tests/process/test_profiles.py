@@ -58,6 +58,7 @@ def replayed(cluster: Any) -> ClusterState:
     return state
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", ["rota down", "kill -9"])
 def test_a_job_is_known_before_its_first_report_by_what_its_kind_did(make_cluster, end):
     cluster = make_cluster(environment=PROMPT)

@@ -182,6 +182,7 @@ def goes_on(job: Counting) -> None:
     assert [line["at"] for line in job.told("start")] == [0, saved]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("who", ["agent", "controller", "both"])
 def test_who_is_killed_in_the_grace_asks_again(make_cluster, who):
     cluster = make_cluster(gpus=1)
@@ -286,6 +287,7 @@ def test_it_goes_on_on_another_node(make_cluster):
     assert first["ROTA_CHECKPOINT_DIR"] == second["ROTA_CHECKPOINT_DIR"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", ["SIGTERM", "suspended", "started anew"])
 def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, monkeypatch, point):
     reached = threading.Event()

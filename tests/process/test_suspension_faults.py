@@ -170,7 +170,7 @@ def names(cases: list[tuple[str, str]]) -> list[str]:
     return [":".join(case) for case in cases]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("party", "point"), SUSPENDING, ids=names(SUSPENDING))
 def test_a_job_is_suspended_once_whoever_is_killed_meanwhile(paused, party, point):
     paused.arm(party, point)
@@ -188,7 +188,7 @@ def test_a_job_is_suspended_once_whoever_is_killed_meanwhile(paused, party, poin
     paused.ends_well()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("party", "point"), RESUMING, ids=names(RESUMING))
 def test_a_suspended_job_goes_on_once_whoever_is_killed_meanwhile(paused, party, point):
     paused.suspends()
@@ -202,6 +202,7 @@ def test_a_suspended_job_goes_on_once_whoever_is_killed_meanwhile(paused, party,
     paused.ends_well()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "point", ["suspend-before", "suspended-before", "suspended-after", "resume-before"]
 )
@@ -223,7 +224,7 @@ def test_a_worker_killed_while_it_is_suspended_starts_anew_and_loses_no_more(pau
     paused.ends_well(attempt=2)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "both"])
 @pytest.mark.parametrize("point", SPILLING)
 def test_a_state_on_its_way_to_the_disk_survives_whoever_is_killed(spilled, point, both):
@@ -239,7 +240,7 @@ def test_a_state_on_its_way_to_the_disk_survives_whoever_is_killed(spilled, poin
     spilled.ends_well()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "both"])
 @pytest.mark.parametrize("point", READING_BACK)
 def test_a_state_on_its_way_back_from_the_disk_survives_whoever_is_killed(spilled, point, both):
@@ -253,6 +254,7 @@ def test_a_state_on_its_way_back_from_the_disk_survives_whoever_is_killed(spille
     spilled.ends_well()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", ["draft-before", "copy-after", "verify-before", "came-before"])
 def test_a_cluster_taken_down_while_a_state_moves_leaves_nothing(make_cluster, tmp_path, point):
     stops = Stops(tmp_path / "stops")

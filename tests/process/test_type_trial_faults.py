@@ -84,7 +84,7 @@ def tried(two_types, request):
         yield Exchange(cluster, stops, expected)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
 def test_two_jobs_change_places_once_whoever_is_killed_meanwhile(tried, party, point):
     tried.stops.arm(tried.name(party), point)
@@ -95,6 +95,7 @@ def test_two_jobs_change_places_once_whoever_is_killed_meanwhile(tried, party, p
     tried.ends_well(tried.light, tried.heavy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", ["controller", "fast", "slow"])
 def test_a_trial_of_types_is_judged_after_whoever_is_killed(tried, victim):
     tried.begins()

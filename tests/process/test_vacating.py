@@ -101,7 +101,7 @@ def gates(*steps: int) -> list[object]:
     return [word for step in steps for word in ("--gate", step)]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [
@@ -410,7 +410,7 @@ POINTS_WITH_ARENAS = ["end-before"]
 POINTS_OF_THE_RETURN = ["adopt-before", "adopt-after", "came-before"]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("point", POINTS_BEFORE_THE_ARENAS_ARE_WHOLE)
 def test_a_worker_killed_before_its_state_is_safe_is_lost_and_leaves_nothing(launch, gpus, point):
@@ -428,7 +428,7 @@ def test_a_worker_killed_before_its_state_is_safe_is_lost_and_leaves_nothing(lau
     assert not any(rank.alive for rank in job.attempt.ranks)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("point", POINTS_WITH_ARENAS + POINTS_OF_THE_RETURN)
 def test_a_worker_killed_while_its_state_is_in_an_arena_is_not_missed(launch, gpus, point):
@@ -495,7 +495,7 @@ def next_agent(job: Job, agent: LoneAgent, folder: Path, **options: Any) -> Lone
     return successor
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("point", ["half-after", "told-before", "end-before", "adopt-after"])
 def test_an_agent_that_dies_leaves_a_job_that_goes_on(tmp_path, point, gpus):
