@@ -41,7 +41,9 @@ def test_every_test_is_in_one_of_the_targets():
     recipe = re.compile(r"^(test|test-cluster): .*\n\t@\$\(PYTEST\) \$\(\w+\) (.*)", re.MULTILINE)
     assert dict(recipe.findall((ROOT / "Makefile").read_text())) == {
         "test": '-m "not cluster and not browser"',
-        "test-cluster": f"-m cluster {' '.join(CLUSTERS)} $(BESIDE)",
+        "test-cluster": (
+            f"-m cluster $(if $(filter-out all,$(CASES)),--sampled) {' '.join(CLUSTERS)} $(BESIDE)"
+        ),
     }
     beside = "BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py\n"
     assert beside in (ROOT / "Makefile").read_text()

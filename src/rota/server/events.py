@@ -7,6 +7,7 @@ anew. Reading, telling and encoding happen in a thread of their own.
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import deque
@@ -244,7 +245,7 @@ class Streams:
             self._ring()
 
     async def _encode_for_ever(self) -> None:
-        news_s = 0.0
+        news_s = -math.inf
         while True:
             await self._due.wait()
             self._due.clear()
