@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.process.conftest import Cluster, cancel_everything, until
 
-from support.slurm import Slurm
+from support.slurm import GPUS, Slurm
 
 ASKED = ("--on", "slurm", "--partition", "gpu", "--time", "8h", "--lease", "10s")
 GATED = "echo begun; until [ -e {gate} ]; do sleep 0.05; done; echo over"
@@ -90,6 +90,13 @@ def test_a_job_runs_on_a_node_of_which_slurms_job_and_end_are_told(cluster, slur
     assert there["about"] == f"Slurm job {pilot_of(cluster, job.node)}, step 0, on {pilot[3]}"
     assert 7.5 * 3600 < there["leaves_s"] - time.time() < 8 * 3600
     assert pilot[0] == job.node  # the first task of an array
+    job.ends()
+
+
+def test_an_agent_has_all_gpus_of_its_node_from_slurm(cluster, slurm):
+    job = Job(cluster, "with-gpus").until_begun()
+    agent = cluster.agent_of(job.node)
+    assert agent.environ()["SLURM_STEP_GPUS"] == ",".join(map(str, range(GPUS)))
     job.ends()
 
 

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import psutil
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch")
 NODES = ("n1", "n2", "n3", "n4")
+GPUS = 4  # of each node, for Slurm: devices that are none
 PATIENCE_S = 30.0
 
 CONF = """\
@@ -45,7 +47,8 @@ SlurmdTimeout=5
 KillWait=2
 InactiveLimit=0
 ReturnToService=2
-NodeName=DEFAULT CPUs=16 RealMemory=4000
+GresTypes=gpu
+NodeName=DEFAULT CPUs=16 RealMemory=4000 Gres=gpu:v100:{gpus}
 NodeName=n[1-4] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}]
 PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
 """
@@ -82,8 +85,13 @@ class Slurm:
                 port=first,
                 first=first + 1,
                 last=first + len(NODES),
+                gpus=GPUS,
             )
         )
+        for number in range(GPUS):
+            os.mknod(self.base / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        gres = f"NodeName=n[1-4] Name=gpu Type=v100 File={self.base}/gpu[0-{GPUS - 1}]\n"
+        (self.base / "gres.conf").write_text(gres)
         folder, sock = self.base / "munge", self.base / "munge.sock"
         self._start(
             *("munged", "--force", "--foreground", f"--socket={sock}", f"--key-file={key}"),

@@ -466,7 +466,8 @@ class SlurmProvider(Provider):
                 "printf '%s' \"$admitted\" >joined.json",
                 '[ -w "$XDG_RUNTIME_DIR" ] || unset XDG_RUNTIME_DIR',
                 "srun --overlap --nodes=1 --ntasks=1 --mem=0 --cpu-bind=none \\",
-                '  --cpus-per-task="$SLURM_CPUS_ON_NODE" \\',
+                '  --cpus-per-task="$SLURM_CPUS_ON_NODE" '
+                '${SLURM_GPUS_ON_NODE:+--gres=gpu:"$SLURM_GPUS_ON_NODE"} \\',
                 f'  sh -c {shlex.quote(KEEP_ALIVE)} agent {shlex.join(self._agent)} --node "$node"',
                 "",
             ]
