@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch")
-NODES = ("n1", "n2", "n3", "n4")
+NODES = 4
+CPUS = 16
 GPUS = 4  # of each node, for Slurm: devices that are none
 PATIENCE_S = 30.0
 
@@ -48,9 +49,9 @@ KillWait=2
 InactiveLimit=0
 ReturnToService=2
 GresTypes=gpu
-NodeName=DEFAULT CPUs=16 RealMemory=4000 Gres=gpu:v100:{gpus}
-NodeName=n[1-4] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}]
-PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
+NodeName=DEFAULT CPUs={cpus} RealMemory=4000 Gres=gpu:v100:{gpus}
+NodeName=n[1-{nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}]
+PartitionName=gpu Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -65,32 +66,35 @@ def why_none() -> str:
 class Slurm:
     """Its daemons, in a folder of their own; ``environment`` has commands find them."""
 
-    def __init__(self, base: Path) -> None:
-        self.base = base
+    def __init__(self, base: Path, nodes: int = NODES) -> None:
+        self.base, self.nodes = base, [f"n{1 + number}" for number in range(nodes)]
         self.environment = {"SLURM_CONF": str(base / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Returns when all nodes are idle."""
-        for name in ("state", "munge", *(f"spool-{node}" for node in NODES)):
+        for name in ("state", "munge", *(f"spool-{node}" for node in self.nodes)):
             (self.base / name).mkdir(mode=0o755)
         key = self.base / "munge" / "key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
-        first = _free_ports(1 + len(NODES))
+        first = _free_ports(1 + len(self.nodes))
         (self.base / "slurm.conf").write_text(
             CONF.format(
                 base=self.base,
                 user=getpass.getuser(),
                 port=first,
                 first=first + 1,
-                last=first + len(NODES),
+                last=first + len(self.nodes),
+                nodes=len(self.nodes),
+                cpus=CPUS,
                 gpus=GPUS,
             )
         )
         for number in range(GPUS):
             os.mknod(self.base / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        gres = f"NodeName=n[1-4] Name=gpu Type=v100 File={self.base}/gpu[0-{GPUS - 1}]\n"
+        files = f"{self.base}/gpu[0-{GPUS - 1}]"
+        gres = f"NodeName=n[1-{len(self.nodes)}] Name=gpu Type=v100 File={files}\n"
         (self.base / "gres.conf").write_text(gres)
         folder, sock = self.base / "munge", self.base / "munge.sock"
         self._start(
@@ -99,9 +103,9 @@ class Slurm:
         )
         _until(sock.exists, "munged listens")
         self.start_controller()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
-        _until(lambda: self.states().count("idle") == len(NODES), "all nodes are idle")
+        _until(lambda: self.states().count("idle") == len(self.nodes), "all nodes are idle")
 
     def start_controller(self) -> None:
         self._start("slurmctld", "-D", "-i")
@@ -126,7 +130,7 @@ class Slurm:
         self._end("slurmctld", signal.SIGTERM)
 
     def _end(self, daemon: str, number: signal.Signals) -> None:
-        (name,) = [name for name in self._daemons if name.startswith(daemon)]
+        (name,) = [name for name in self._daemons if f"{name} ".startswith(f"{daemon} ")]
         process = self._daemons.pop(name)
         process.send_signal(number)
         process.wait(PATIENCE_S)
@@ -191,9 +195,9 @@ class Slurm:
 
 
 @contextlib.contextmanager
-def slurm(base: Path) -> Iterator[Slurm]:
+def slurm(base: Path, nodes: int = NODES) -> Iterator[Slurm]:
     """A Slurm in ``base``, until it is left."""
-    cluster = Slurm(base)
+    cluster = Slurm(base, nodes)
     try:
         cluster.start()
         yield cluster

@@ -22,7 +22,7 @@ def experiment() -> None:
 
 @experiment.command("list")
 def list_() -> None:
-    """List the experiments, each with the options that it takes of --data, --live and --hosts.
+    """List the experiments, each with the options that it takes.
 
     With --live one also runs on real jobs; those that say so themselves always do.
     """
@@ -44,10 +44,19 @@ def list_() -> None:
     metavar="N",
     help="Run its live part on so many machines made of namespaces; needs root.",
 )
+@click.option(
+    "--partition", metavar="NAME", help="The partition to ask, if it runs on a real Slurm."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 @click.pass_context
 def run(
-    ctx: click.Context, name: str, data: Path | None, live: bool, hosts: int | None, as_json: bool
+    ctx: click.Context,
+    name: str,
+    data: Path | None,
+    live: bool,
+    hosts: int | None,
+    partition: str | None,
+    as_json: bool,
 ) -> None:
     """Run one experiment and hold its figures against their bounds.
 
@@ -57,7 +66,7 @@ def run(
     from rota.cli.simoutput import print_json
 
     with many_runs():
-        outcome = run_experiment(name, data, live=live, hosts=hosts)
+        outcome = run_experiment(name, data, live=live, hosts=hosts, partition=partition)
     if as_json:
         print_json(outcome.as_dict())
     else:

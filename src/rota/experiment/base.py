@@ -21,7 +21,7 @@ from rota.policy.information import information_of
 from rota.policy.registry import create
 from rota.scenario.pool import over_cores
 
-OPTIONS = ("data", "live", "hosts")
+OPTIONS = ("data", "live", "hosts", "partition")
 Key = TypeVar("Key")
 Subject = TypeVar("Subject")
 Found = TypeVar("Found")
@@ -141,7 +141,7 @@ class Experiment(Protocol):
 
     One that needs public data takes ``data``, the folder that has it, and raises DataMissingError
     if it has not; one with a live part takes ``live``, which asks for a real cluster, and ``hosts``
-    if that may be of so many machines.
+    if that may be of so many machines; one on a real Slurm takes the ``partition`` to ask.
     """
 
     run: Callable[..., Outcome]
@@ -164,7 +164,12 @@ def load(name: str) -> Experiment:
 
 
 def run(
-    name: str, data: Path | None = None, *, live: bool = False, hosts: int | None = None
+    name: str,
+    data: Path | None = None,
+    *,
+    live: bool = False,
+    hosts: int | None = None,
+    partition: str | None = None,
 ) -> Outcome:
     """Run an experiment. Raises InputError for what it has no use for."""
     experiment = load(name)
@@ -177,7 +182,9 @@ def run(
         raise InputError(f"experiment {name} runs on one machine; leave out --hosts")
     if hosts is not None and not live:
         raise InputError("--hosts: it is for the part on real jobs; add --live")
-    given = {"data": data, "live": live, "hosts": hosts}
+    if partition is not None and "partition" not in takes:
+        raise InputError(f"experiment {name} asks no Slurm; leave out --partition")
+    given = {"data": data, "live": live, "hosts": hosts, "partition": partition}
     return experiment.run(**{key: value for key, value in given.items() if key in takes})
 
 

@@ -81,6 +81,9 @@ def test_what_an_experiment_has_no_use_for_is_refused(name):
     if "data" not in takes:
         with pytest.raises(InputError, match=f"{name} needs no data; leave out --data"):
             base.run(name, Path("data"))
+    if "partition" not in takes:
+        with pytest.raises(InputError, match=f"{name} asks no Slurm; leave out --partition"):
+            base.run(name, partition="gpu")
 
 
 def test_an_experiment_is_told_what_it_takes(monkeypatch):

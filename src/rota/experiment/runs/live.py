@@ -28,15 +28,16 @@ def cluster(
     policy: str,
     settings: Mapping[str, str] | None = None,
     nodes: int = 1,
+    options: Sequence[str] = (),
 ) -> Iterator[Client]:
     """``rota up`` on a folder, made if it is not there, with so many slots on each of its nodes.
 
-    It leaves no process behind, whatever happens inside. While it lasts SIGTERM raises SystemExit,
-    so that it is taken down then too, unless a handler of the caller's own is there. Raises
-    SimulationError if it does not start.
+    ``options`` are more of its own. It leaves no process behind, whatever happens inside. While it
+    lasts SIGTERM raises SystemExit, so that it is taken down then too, unless a handler of the
+    caller's own is there. Raises SimulationError if it does not start.
     """
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
-    command += ["--gpus", str(gpus), "--nodes", str(nodes), "--policy", policy]
+    command += ["--gpus", str(gpus), "--nodes", str(nodes), "--policy", policy, *options]
     for key, value in (settings or {}).items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
