@@ -324,6 +324,18 @@ def test_the_next_controller_knows_at_once_when_nodes_must_go(lab, monkeypatch):
     assert [node.leaves_s for node in lab.provider.nodes()] == [4e9]
 
 
+def test_slurm_is_asked_for_nothing_right_after_it_was_asked_whether_it_would_refuse(lab):
+    async def story():
+        lab.provider._pace_s = 1000.0
+        await lab.provider.start()
+        await asyncio.sleep(0.03)
+        assert lab.words == []
+        assert whys(lab.provider) == {"lab-1": "Slurm is asked for it"}
+        await lab.provider.stop()
+
+    asyncio.run(story())
+
+
 def test_the_queue_is_looked_at_more_seldom_while_nothing_is_to_change(lab):
     async def story():
         lab.provider.scale(1)

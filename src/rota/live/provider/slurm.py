@@ -310,7 +310,10 @@ class SlurmProvider(Provider):
 
     def recall(self) -> None:
         """Ask Slurm now which of the last controller's pilots are there, and until when."""
-        if self._asked.names and (told := call(*QUEUE)).code == 0:
+        if not self._asked.names:
+            return
+        time.sleep(self._pace_s)  # Slurm was asked just now whether it would refuse a pilot
+        if (told := call(*QUEUE)).code == 0:
             self._note(_pilots(told.output, self._asked))
 
     async def start(self) -> None:
@@ -385,11 +388,11 @@ class SlurmProvider(Provider):
 
     async def _run(self) -> None:
         while True:
+            await asyncio.sleep(self._pace_s)  # at first too: a check or a recall came before
             try:
                 await self._call_once()
             except OSError as error:  # a full disk: nothing is asked for until it can be noted
                 log.warning("Slurm can't be asked: %s", error)
-            await asyncio.sleep(self._pace_s)
 
     async def _call_once(self) -> None:
         """Give at most one command to Slurm: whatever is due first."""
