@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from rota.folder import Folder, is_locked
+from rota.live.provider.allocation import Allocation, AllocationProvider
 from rota.live.provider.asked import LATE_S, Asked
 from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
@@ -301,3 +302,39 @@ class TestSlurm(GrowingContract, LosingContract):
             each.about.split()[2].rstrip(",") for each in provider.nodes() if each.name == name
         ]
         self.slurm.run("scancel", job)
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+class TestAllocation(LosingContract):
+    """Two nodes of a real Slurm that are allocated already; programs in place of agents."""
+
+    @pytest.fixture
+    def provider(
+        self, slurm: real.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[AllocationProvider]:
+        for name, value in slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        self.slurm, self.home = slurm, tmp_path
+        slurm.run("salloc", "--no-shell", "--nodelist=n1,n2", "--exclusive", "--mem=0", "--time=60")
+        ((_, _, job, _),) = slurm.jobs("R")
+        yield AllocationProvider(
+            Asked(tmp_path / "slurm.json", f"lab-{tmp_path.name.replace('_', '-')}"),
+            Allocation(job, ("n1", "n2"), real.GPUS),
+            ("bash", "-c", *TestSlurm.AGENT),
+            str(tmp_path),
+            Locks(tmp_path),
+            tmp_path / "srun.log",
+            pace_s=0.1,
+        )
+        slurm.end_jobs()
+
+    def end_agent(self, provider: AllocationProvider, name: str) -> None:
+        (self.home / "nodes" / name / "end").touch()
+
+    def kill_agent(self, provider: AllocationProvider, name: str) -> None:
+        psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
+
+    def lose(self, provider: AllocationProvider, name: str) -> None:
+        told = self.slurm.run("squeue", "-h", "-s", "-o", "%j %i").splitlines()
+        self.slurm.run("scancel", dict(line.split() for line in told)[name])

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rota.cli.keyvalue import parse_settings, parse_size
 from rota.cli.ui import require_toolkit
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
     from rota.live.provider.base import Provider
     from rota.live.provider.local import LocalNode, LocalProvider
-    from rota.server.slurm import SlurmEngine
+    from rota.server.slurm import AllocationEngine, SlurmEngine
 
 PR_SET_PDEATHSIG = 1
 SETTLE_S = 5.0
@@ -42,7 +43,8 @@ MOST_NAMED = 5  # processes that live on
     "--on",
     "engine_name",
     type=click.Choice(["slurm"]),
-    help="Get the nodes from there; by default they are this machine's.",
+    help="Get the nodes from there; by default they are this machine's. Within an allocation of "
+    "Slurm its nodes are used as they are.",
 )
 @click.option("--partition", metavar="NAME", help="With --on slurm: the partition to ask.")
 @click.option("--account", metavar="NAME", help="With --on slurm: the account to charge.")
@@ -197,16 +199,17 @@ def up(
         gc.enable()
 
     folder, (least, most) = Folder(home), node_bounds(nodes)
-    engine = None
+    engine: SlurmEngine | AllocationEngine | None = None
     asked = {"--partition": partition, "--account": account, "--time": time_text, "--sbatch": more}
     if engine_name is None:
         if unused := next((name for name, value in asked.items() if value), None):
             raise InputError(f"{unused}: it is for nodes of Slurm; give --on slurm as well")
     else:
-        engine = _slurm(
-            *(folder, (most if least is None else least, most), asked),
-            *_agent_options(gpus, gpu_types, host_memory, log_limit, log_format),
-        )
+        agent = _agent_options(gpus, gpu_types, host_memory, log_limit, log_format)
+        if os.environ.get("SLURM_JOB_ID"):
+            engine = _allocation(folder, (least, most), asked, agent)
+        else:
+            engine = _slurm(folder, (most if least is None else least, most), asked, *agent)
     if cpus is not None:
         settings = (*settings, f"cpus={cpus}")
     policy = create(policy_name, parse_settings(policy_name, settings))
@@ -277,6 +280,27 @@ def _slurm(
         minutes = math.ceil(seconds_of("--time", asked["--time"]) / 60)
     words = options(asked["--partition"], asked["--account"], minutes, asked["--sbatch"])
     return SlurmEngine(folder, bounds, words, agent)
+
+
+def _allocation(
+    folder: Folder, nodes: tuple[int | None, int], asked: Mapping[str, Any], agent: Sequence[str]
+) -> AllocationEngine:
+    """The nodes of the allocation in which this runs. Raises InputError for options of pilots."""
+    from rota.server.slurm import AllocationEngine
+
+    job = os.environ["SLURM_JOB_ID"]
+    if unused := next((name for name, value in asked.items() if value), None):
+        raise InputError(
+            f"{unused}: it is for pilots, and this runs in Slurm's job {job}, whose nodes are used "
+            "as they are; leave it out, or unset SLURM_JOB_ID for pilots"
+        )
+    engine = AllocationEngine(folder, agent)
+    source = click.get_current_context().get_parameter_source("nodes")
+    if source is not ParameterSource.DEFAULT and nodes != (None, engine.bounds[1]):
+        raise InputError(
+            f"--nodes: Slurm's job {job} has {engine.bounds[1]}, which are all used; leave it out"
+        )
+    return engine
 
 
 def _agent_options(

@@ -1,4 +1,4 @@
-"""``rota up --on slurm``: the cluster's nodes are those of pilots, jobs of Slurm."""
+"""``rota up --on slurm``: the cluster's nodes are those of pilots, or of an allocation."""
 
 import hashlib
 import os
@@ -9,8 +9,11 @@ from pathlib import Path
 from rota.errors import InputError, ServerError
 from rota.folder import Folder
 from rota.live.controller.admission import Admission
+from rota.live.provider.allocation import Allocation, AllocationProvider, cancel_steps
 from rota.live.provider.asked import Asked
-from rota.live.provider.slurm import SlurmProvider, cancel_all, refusal
+from rota.live.provider.slurm import ENDED, SlurmProvider, call, cancel_all, refusal
+
+IN_ALLOCATION = "SLURM_JOB_ID"
 
 
 class SlurmEngine:
@@ -24,30 +27,29 @@ class SlurmEngine:
     ) -> None:
         self.bounds = bounds
         self._folder, self._words, self._agent = folder, words, agent
-        self._number = Asked(_file(folder), _name(folder)).number
 
     def check(self) -> None:
         """Raise InputError, with Slurm's own words, if it would refuse a pilot.
 
         A cluster that may have pilots goes on also where Slurm does not answer.
         """
+        _leave_others(self._folder, "")
         if (said := refusal(self._words)) and not (
             said.is_silence and _file(self._folder).exists()
         ):
             raise InputError(f"--on slurm: {said.text}")
 
     def is_own(self, node: str) -> bool:
-        """True of the names of pilots' nodes."""
-        return self._number(node) > 0
+        """True of the names of pilots' nodes, and of those of former allocations."""
+        return node.startswith(f"{_name(self._folder)}-")
 
     def provider(self, admission: Admission) -> SlurmProvider:
         """The provider of these nodes."""
-        command = [sys.executable, "-m", "rota.cli.main", "agent", "--ends"]
         provider = SlurmProvider(
             Asked(_file(self._folder), _name(self._folder)),
             self.bounds,
             self._words,
-            [*command, "--home", str(self._folder.path), *self._agent],
+            _agent(self._folder, self._agent),
             str(self._folder.path),
             admission,
         )
@@ -55,21 +57,103 @@ class SlurmEngine:
         return provider
 
 
-def cancel_pilots(folder: Folder) -> None:
-    """Cancel all pilots of a cluster; returns when there are none. Raises ServerError."""
-    if not _file(folder).exists():
-        return
-    asked = Asked(_file(folder), _name(folder))
-    if said := cancel_all(asked):
-        raise ServerError(
-            f"Slurm's jobs of {folder.path} can't be cancelled: {said}; they go on, with what runs "
-            "on their nodes: try again when sinfo answers"
+class AllocationEngine:
+    """The hosts of an allocation that is there already, for a cluster in ``folder``.
+
+    ``agent`` are options of their agents. Raises InputError if Slurm does not tell the hosts.
+    """
+
+    def __init__(self, folder: Folder, agent: Sequence[str]) -> None:
+        job = os.environ[IN_ALLOCATION]
+        said = call("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", ""))
+        if said.code or not said.output.split():
+            raise InputError(
+                f"--on slurm: the hosts of job {job} can't be told: {said.words}; run it where "
+                f"`scontrol show hostnames` answers, or unset {IN_ALLOCATION} for pilots"
+            )
+        gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
+        hosts = said.output.split()
+        self._allocation = Allocation(job, hosts, int(gpus) if gpus.isdecimal() else 0)
+        self.bounds = len(hosts), len(hosts)
+        self._folder, self._agent = folder, agent
+        self._file, self._name = _file(folder, job), f"{_name(folder)}-{job}"
+
+    def check(self) -> None:
+        """Raise InputError if the cluster has nodes of Slurm elsewhere."""
+        _leave_others(self._folder, self._allocation.job)
+
+    def is_own(self, node: str) -> bool:
+        """True of the names of steps' nodes, also of former allocations."""
+        return node.startswith(f"{_name(self._folder)}-")
+
+    def provider(self, admission: Admission) -> AllocationProvider:
+        """The provider of these nodes."""
+        provider = AllocationProvider(
+            Asked(self._file, self._name),
+            self._allocation,
+            _agent(self._folder, self._agent),
+            str(self._folder.path),
+            admission,
+            self._folder.path / "srun.log",
         )
-    asked.settle((), asked.names)
+        provider.recall()
+        return provider
 
 
-def _file(folder: Folder) -> Path:
-    return folder.path / "slurm.json"
+def cancel_pilots(folder: Folder) -> None:
+    """Cancel all pilots and steps of a cluster without a controller; returns when there are none.
+
+    Raises ServerError.
+    """
+    for job, asked in _all_asked(folder).items():
+        if said := cancel_steps(job, asked) if job else cancel_all(asked):
+            raise ServerError(
+                f"Slurm's jobs of {folder.path} can't be cancelled: {said}; they go on, with what "
+                "runs on their nodes: try again when sinfo answers"
+            )
+        asked.settle((), asked.names)
+
+
+def _leave_others(folder: Folder, own: str) -> None:
+    """Forget former allocations that have ended; ``own`` is this one's job, "" for pilots.
+
+    Raises InputError if the cluster still has other nodes of Slurm.
+    """
+    for job, asked in _all_asked(folder).items():
+        if job == own or not asked.names:
+            continue
+        if not job:
+            raise InputError(
+                f"--on slurm: {folder.path} has pilots; `rota down` outside of an allocation gives "
+                "them back, or give another --home"
+            )
+        told = call("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+        if told.output.strip() not in {"", *ENDED} or (
+            told.code and "Invalid job" not in told.words
+        ):
+            raise InputError(
+                f"--on slurm: the nodes of {folder.path} are those of job {job}, which goes on: "
+                "run it there, or `scancel` that, or give another --home"
+            )
+        _file(folder, job).unlink()
+
+
+def _all_asked(folder: Folder) -> dict[str, Asked]:
+    """What was asked for, by the allocation's job; "" for pilots."""
+    found = {"": Asked(_file(folder), _name(folder))} if _file(folder).exists() else {}
+    for file in folder.path.glob("slurm-*.json"):
+        job = file.stem.partition("-")[2]
+        found[job] = Asked(file, f"{_name(folder)}-{job}")
+    return found
+
+
+def _agent(folder: Folder, options: Sequence[str]) -> list[str]:
+    command = [sys.executable, "-m", "rota.cli.main", "agent", "--ends"]
+    return [*command, "--home", str(folder.path), *options]
+
+
+def _file(folder: Folder, job: str = "") -> Path:
+    return folder.path / (f"slurm-{job}.json" if job else "slurm.json")
 
 
 def _name(folder: Folder) -> str:

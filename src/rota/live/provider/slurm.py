@@ -99,7 +99,7 @@ class Admission(Protocol):
 class Pilot(NamedTuple):
     """A task of an array job, as Slurm told it last."""
 
-    job: str  # such as 17_0
+    job: str  # such as 17_0, or 17.2 of a step
     state: str
     ends_s: float | None  # at its time limit, or when it has to go before that
     host: str
@@ -108,7 +108,8 @@ class Pilot(NamedTuple):
     @property
     def about(self) -> str:
         """The pilot by the names that ``squeue`` and ``sacct`` have for it."""
-        return f"Slurm job {self.job}" + (f", step 0, on {self.host}" if self.host else "")
+        job, _, step = self.job.partition(".")
+        return f"Slurm job {job}" + (f", step {step or 0}, on {self.host}" if self.host else "")
 
 
 async def run_command(command: Sequence[str], text: str = "") -> Answer:
