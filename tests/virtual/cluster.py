@@ -70,6 +70,7 @@ EXPECTED = (
     "another agent of",
     "a later connection of",
     "has not been heard for",
+    "is lost by now",
 )
 
 

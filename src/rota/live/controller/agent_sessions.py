@@ -303,6 +303,8 @@ class AgentSessions:
         kind, now_s = message["type"], self._record.now_s()
         self._record.heard_s[node] = now_s
         if kind == "beat":
+            if self._is_lost(node):  # its jobs may have started elsewhere: they must not go on
+                raise AgentError(f"node: {node} is lost by now, and is to say hello anew")
             self._renew_lease(node, message)
             return
         if kind not in FROM_AGENT:
@@ -468,10 +470,13 @@ class AgentSessions:
 
     def _has_stopped(self, node: str) -> bool:
         """True if no process of jobs runs on a node: it is lost, or its lease is over."""
+        return self._is_lost(node) or (
+            node in self._members.names and self._leases.is_over(node, clock.boottime_s())
+        )
+
+    def _is_lost(self, node: str) -> bool:
         index = self._state.node_index.get(node)
-        if index is None or not self._state.nodes[index].alive:
-            return True
-        return node in self._members.names and self._leases.is_over(node, clock.boottime_s())
+        return index is None or not self._state.nodes[index].alive
 
     def _repeat(self, row: int) -> None:
         """Send a job's launch again, should one wait."""

@@ -58,9 +58,12 @@ class Agent:
         self.says(type="beat", asked_s=clock.boottime_s())
         await self.hears("lease")
 
+    async def hears_any(self):
+        return await asyncio.wait_for(self._heard.get(), 10)
+
     async def hears(self, kind):
         while True:
-            message = await asyncio.wait_for(self._heard.get(), 10)
+            message = await self.hears_any()
             if kind in (message["type"], message.get("kind")):
                 return message
 
@@ -207,6 +210,30 @@ def test_a_machine_that_is_being_removed_is_not_heard_again(tmp_path, time):
                 await again.ended()
             time.now_s += 5.0
             assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S - 5.0
+            await b.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_that_was_lost_has_no_lease_before_it_says_hello_anew(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            time.now_s += LEASE_S + MARGIN_S - 1.0
+            await b.beat()
+            time.now_s += 1.0
+            await b.hears("launch")  # the job starts there
+            a.says(type="beat", asked_s=time.now_s)  # it was on its way
+            with pytest.raises(AgentError, match="a is lost by now, and is to say hello anew"):
+                await a.ended()
+            while not a.is_quiet():
+                assert (await a.hears_any())["type"] != "lease"
+            again = Agent(controller, "a")
+            alive = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
+            again.hello([alive | {"suspension": "boundary", "movable": True}])
+            await again.hears("kill")
+            await again.hears("lease")
+            await again.leave()
             await b.leave()
 
     asyncio.run(scenario())
