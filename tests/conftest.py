@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import gc
+import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import ray as ray_engine
 from support import slurm as engine
 
 # How long examples take tells of a shared machine, and nothing of what is tested. The same examples
@@ -35,6 +37,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Slurm]:
     if reason := engine.why_none():
         pytest.skip(reason)
     with engine.slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[ray_engine.Ray]:
+    """A Ray with two nodes on this machine, started once for all tests of a process."""
+    if reason := ray_engine.why_none():
+        assert "ROTA_TEST_PACKAGES" not in os.environ, reason
+        pytest.skip(reason)
+    with ray_engine.ray() as cluster:
         yield cluster
 
 

@@ -16,6 +16,7 @@ from rota.live.provider.asked import LATE_S, Asked
 from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalNode, LocalProvider
+from rota.live.provider.ray import RayProvider
 from rota.live.provider.slurm import SlurmProvider, options
 from rota.live.provider.together import Together
 from rota.testing.provider_contract import (
@@ -23,6 +24,7 @@ from rota.testing.provider_contract import (
     GrowingContract,
     LosingContract,
 )
+from support import ray as real_ray
 from support import slurm as real
 from support.slurm_commands import Commands
 
@@ -338,3 +340,56 @@ class TestAllocation(LosingContract):
     def lose(self, provider: AllocationProvider, name: str) -> None:
         told = self.slurm.run("squeue", "-h", "-s", "-o", "%j %i").splitlines()
         self.slurm.run("scancel", dict(line.split() for line in told)[name])
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+class TestRay(GrowingContract, LosingContract):
+    """A real Ray; in place of agents programs hold locks until there is a file."""
+
+    AGENT = """
+import fcntl, os, pathlib, time
+pathlib.Path("pid").write_text(str(os.getpid()))
+lock = open("lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+while not os.path.exists("end"):
+    time.sleep(0.05)
+"""
+
+    @pytest.fixture
+    def provider(
+        self, ray: real_ray.Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[RayProvider]:
+        for name, value in ray.environment.items():
+            monkeypatch.setenv(name, value)
+        self.ray, self.home = ray, tmp_path
+        self.name = f"lab-{tmp_path.name.replace('_', '-')}"
+        yield self.again(None)
+        assert not ray.look(self.name)["groups"]
+
+    def again(self, provider: Provider | None) -> RayProvider:
+        return RayProvider(
+            Asked(self.home / "ray.json", self.name),
+            (1, 2),
+            self.ray.driver(self.name),
+            ["-c", self.AGENT],
+            str(self.home),
+            self.home / "ray-hosts.json",
+            Locks(self.home),
+            pace_s=0.05,
+        )
+
+    def end_agent(self, provider: RayProvider, name: str) -> None:
+        (self.home / "nodes" / name / "end").touch()
+
+    def kill_agent(self, provider: RayProvider, name: str) -> None:
+        psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
+
+    def lose(self, provider: RayProvider, name: str) -> None:
+        """A person removes the placement group, and the agent hears that it is not wanted."""
+        self.ray.run(
+            self.name,
+            "from ray.util import placement_group as groups\n"
+            f"groups.remove_placement_group(groups.get_placement_group({name!r}))",
+        )
+        self.end_agent(provider, name)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
     from rota.live.provider.base import Provider
     from rota.live.provider.local import LocalNode, LocalProvider
+    from rota.server.ray import RayEngine
     from rota.server.slurm import AllocationEngine, SlurmEngine
 
 PR_SET_PDEATHSIG = 1
@@ -42,7 +43,7 @@ MOST_NAMED = 5  # processes that live on
 @click.option(
     "--on",
     "engine_name",
-    type=click.Choice(["slurm"]),
+    type=click.Choice(["slurm", "ray"]),
     help="Get the nodes from there; by default they are this machine's. Within an allocation of "
     "Slurm its nodes are used as they are.",
 )
@@ -61,6 +62,19 @@ MOST_NAMED = 5  # processes that live on
     multiple=True,
     metavar="OPTION",
     help="With --on slurm: another option of sbatch, such as --sbatch=--qos=high; may be repeated.",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT",
+    help="With --on ray: where its head is; by default what RAY_ADDRESS says, which a Ray job has, "
+    "or the Ray that this machine is a node of.",
+)
+@click.option(
+    "--ray-token",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="With --on ray: the file with the cluster's token, if it has one; by default as "
+    "RAY_AUTH_TOKEN_PATH says.",
 )
 @click.option(
     "--gpus",
@@ -163,6 +177,8 @@ def up(
     account: str | None,
     time_text: str | None,
     more: tuple[str, ...],
+    ray_address: str | None,
+    ray_token: str | None,
     gpus: int | None,
     nodes: str,
     gpu_types: str,
@@ -199,17 +215,12 @@ def up(
         gc.enable()
 
     folder, (least, most) = Folder(home), node_bounds(nodes)
-    engine: SlurmEngine | AllocationEngine | None = None
-    asked = {"--partition": partition, "--account": account, "--time": time_text, "--sbatch": more}
-    if engine_name is None:
-        if unused := next((name for name, value in asked.items() if value), None):
-            raise InputError(f"{unused}: it is for nodes of Slurm; give --on slurm as well")
-    else:
-        agent = _agent_options(gpus, gpu_types, host_memory, log_limit, log_format)
-        if os.environ.get("SLURM_JOB_ID"):
-            engine = _allocation(folder, (least, most), asked, agent)
-        else:
-            engine = _slurm(folder, (most if least is None else least, most), asked, *agent)
+    engine = _engine(
+        *(engine_name, folder, (least, most), gpus),
+        {"--partition": partition, "--account": account, "--time": time_text, "--sbatch": more},
+        {"--ray-address": ray_address, "--ray-token": ray_token},
+        lambda: _agent_options(gpus, gpu_types, host_memory, log_limit, log_format),
+    )
     if cpus is not None:
         settings = (*settings, f"cpus={cpus}")
     policy = create(policy_name, parse_settings(policy_name, settings))
@@ -222,7 +233,7 @@ def up(
     with ExitStack() as beside:
 
         def greet(url: str, controller: Controller, provider: Provider) -> None:
-            _greet(folder, url, controller, provider)
+            _greet(folder, url, controller, provider, engine.engine if engine else "")
             if listen is not None:
                 click.echo(f"other machines join at https://{listen}: rota node invite", err=True)
             if shows:
@@ -266,6 +277,39 @@ def up(
             err=True,
         )
     return 0
+
+
+def _engine(
+    name: str | None,
+    folder: Folder,
+    nodes: tuple[int | None, int],
+    gpus: int | None,
+    of_slurm: Mapping[str, Any],
+    of_ray: Mapping[str, Any],
+    agent: Callable[[], list[str]],
+) -> SlurmEngine | AllocationEngine | RayEngine | None:
+    """The engine of this name for so many nodes, if any; ``agent`` gives the options of its agents.
+
+    Raises InputError for options of another engine.
+    """
+    for engine, options in (("slurm", of_slurm), ("ray", of_ray)):
+        unused = next((each for each, value in options.items() if value), None)
+        if unused and engine != name:
+            raise InputError(
+                f"{unused}: it is for nodes of {engine.title()}; give --on {engine} as well"
+            )
+    least, most = nodes
+    bounds = most if least is None else least, most
+    if name == "slurm" and os.environ.get("SLURM_JOB_ID"):
+        return _allocation(folder, nodes, of_slurm, agent())
+    if name == "slurm":
+        return _slurm(folder, bounds, of_slurm, *agent())
+    if name == "ray":
+        from rota.server.ray import RayEngine
+
+        token = of_ray["--ray-token"] and os.path.abspath(of_ray["--ray-token"])
+        return RayEngine(folder, bounds, of_ray["--ray-address"], token, gpus, agent())
+    return None
 
 
 def _slurm(
@@ -403,7 +447,9 @@ def share_of_one(given: Mapping[str, Any], users: Set[str]) -> str:
     )
 
 
-def _greet(folder: Folder, url: str, controller: Controller, provider: Provider) -> None:
+def _greet(
+    folder: Folder, url: str, controller: Controller, provider: Provider, engine: str
+) -> None:
     from rota.live.provider.local import LocalProvider
     from rota.report.setting import setting_text
 
@@ -413,7 +459,7 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: Provider)
     lines = [
         f"rota is up at {url}",
         f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),
-        f"nodes:  {_own_nodes(local) if local else _asked_nodes(provider)}",
+        f"nodes:  {_own_nodes(local) if local else _asked_nodes(provider, engine)}",
         f"state:  {folder.path} (the token is in {folder.token})",
     ]
     living = controller.record.living()
@@ -440,10 +486,10 @@ def _own_nodes(provider: LocalProvider) -> str:
     return ", ".join(f"{node.name} ({node.offers})" for node in nodes) + more
 
 
-def _asked_nodes(provider: Provider) -> str:
+def _asked_nodes(provider: Provider, engine: str) -> str:
     least, most = provider.bounds or (0, 0)
     count = str(least) if least == most else f"{least}..{most}"
-    return f"{count} of Slurm, {len(provider.nodes())} asked for by now (rota nodes)"
+    return f"{count} of {engine}, {len(provider.nodes())} asked for by now (rota nodes)"
 
 
 @click.command()

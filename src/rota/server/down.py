@@ -4,11 +4,13 @@ It asks nobody: not the controller, which may hang, nor the agents, which may be
 belongs to the cluster is known by the state folder and by the processes themselves.
 """
 
+import argparse
 import contextlib
 import json
 import os
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +26,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
 from rota.live.wire.clock import boot_id
+from rota.server.ray import cancel_nodes
 from rota.server.slurm import cancel_pilots
 from rota.store.events import EventStore
 
@@ -131,6 +134,7 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
     with lock:
         left = kill_all(folder, timeout_s)
         cancel_pilots(folder)
+        cancel_nodes(folder)
         folder.server.unlink(missing_ok=True)
         folder.reserve.unlink(missing_ok=True)
         _write_off(folder, {each.job_id for each in left})
@@ -247,3 +251,15 @@ def _tidy(folder: Folder) -> None:
             shutil.rmtree(arenas, ignore_errors=True)
             shutil.rmtree(folder.island(node.name), ignore_errors=True)
     folder.leave()
+
+
+def main() -> None:
+    """Kill all of a cluster on this machine but its controller; the exit code is 1 if some live."""
+    parser = argparse.ArgumentParser(description="Kill what a Rota cluster has on this machine.")
+    parser.add_argument("--home", required=True)
+    if left := kill_all(Folder(parser.parse_args().home)):
+        sys.exit("; ".join(map(str, left)))
+
+
+if __name__ == "__main__":
+    main()

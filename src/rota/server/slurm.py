@@ -22,6 +22,8 @@ class SlurmEngine:
     ``agent`` are options of their agents.
     """
 
+    engine = "Slurm"
+
     def __init__(
         self, folder: Folder, bounds: tuple[int, int], words: Sequence[str], agent: Sequence[str]
     ) -> None:

@@ -1,0 +1,586 @@
+"""Nodes of a Ray cluster: each belongs to a placement group of its own, and to a detached actor.
+
+The actor starts an agent as nobody's child, or finds the one that an actor before it has started.
+Group and actor have the name of their node, in a namespace of Ray that has the name of the cluster.
+Ray is asked by a process of its own, one request after another, at most one a second.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+from rota.live.provider.asked import Asked
+from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
+
+PACE_S = 1.0  # between two requests
+LOOK_PACES = 2  # from one look at Ray to the next while something is to change,
+QUIET_PACES = 10  # and otherwise
+CALL_S = 60.0  # for Ray to answer
+FORCE_S = 120.0  # to end all by force
+END_S = 60.0  # for an agent that was told to end to do so
+GIVE_BACK_S = 120.0  # for all nodes to be given back
+AGAIN_S = 10.0  # to give back what is still there, and to start an actor that is not
+RETRY_S, MOST_RETRY_S = 10.0, 600.0  # to ask again after an agent that ended before it connected
+IN_ORDER = (0, 5)  # the exit codes of an agent that was told to end, or is not wanted
+LAST_WORDS_BYTES = 8192
+POLL_S = 0.02
+DRIVER = "rota.live.provider.ray_driver"
+
+log = logging.getLogger("rota.provider")
+
+
+class RayError(Exception):
+    """Ray can't be asked, or has refused: the reason in its own words, and what to do.
+
+    ``is_silence``: it did not answer, and may do so later.
+    """
+
+    def __init__(self, text: str, *, is_silence: bool = False) -> None:
+        super().__init__(text)
+        self.is_silence = is_silence
+
+
+class Admission(Protocol):
+    """The cluster's side of the nodes, each of which calls from its machine."""
+
+    def admit(self, node: str) -> str:
+        """The text of the file by which the agent of a new node is let in."""
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Let in none but these from now on."""
+
+    def is_connected(self, node: str) -> bool:
+        """True if its agent is connected."""
+
+    def may_run(self, node: str) -> bool:
+        """True if processes of jobs may run there, as far as anybody knows but the engine."""
+
+
+class RayDriver:
+    """The process that speaks with Ray: started when it is needed, and anew when it has died.
+
+    ``address`` is that of Ray's head, or None for what RAY_ADDRESS says or this machine is a node
+    of; ``token`` the path of the file with the cluster's token, if it has one. Calls block, one at
+    a time.
+    """
+
+    def __init__(self, address: str | None, token: str | None, cluster: str) -> None:
+        self.address, self.token, self.cluster = address, token, cluster
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: IO[str] | None = None
+        self._said: IO[bytes] | None = None
+        self._one = threading.Lock()
+
+    def connect(self) -> None:
+        """Connect to Ray, unless it is connected. Raises RayError."""
+        with self._one:
+            self._connect()
+
+    def call(self, do: str, timeout_s: float = CALL_S, **words: Any) -> Any:
+        """The answer to a request. Raises RayError."""
+        with self._one:
+            self._connect()
+            assert self._lines is not None
+            with contextlib.suppress(OSError):  # it has died: there is no answer
+                self._lines.write(json.dumps({"do": do} | words) + "\n")
+                self._lines.flush()
+            return self._answer(timeout_s)
+
+    def close(self) -> None:
+        """End the process; what it was asked for stays. A call that goes on raises RayError."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _connect(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        own, others = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is collected
+        with others:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", DRIVER),
+                    *(self.address or "", self.cluster, str(others.fileno())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                env=self._environment(),
+                pass_fds=[others.fileno()],
+                start_new_session=True,  # Ctrl-C in the terminal is for the controller
+            )
+        self._channel = own
+        self._lines = own.makefile("rw")
+        try:
+            self._answer(CALL_S)
+        except RayError:
+            self.close()
+            raise
+
+    def _answer(self, timeout_s: float) -> Any:
+        assert self._lines is not None
+        self._channel.settimeout(timeout_s)
+        try:
+            line = self._lines.readline()
+        except TimeoutError:
+            self.close()
+            raise RayError(f"no answer in {timeout_s:g} s", is_silence=True) from None
+        except OSError:
+            line = ""
+        if not line:
+            self.close()
+            words = self._last_words() or "the process that speaks with it has died"
+            raise RayError(words, is_silence=True)
+        told = json.loads(line)
+        if "error" in told:
+            words = told["error"]
+            if told["is_silence"] and "oken" in (said := self._last_words()):
+                words = f"{said}: {words}"  # Ray tells of a wrong token there alone
+            raise RayError(words, is_silence=told["is_silence"])
+        return told["value"]
+
+    def _last_words(self) -> str:
+        """The last line that Ray has written."""
+        assert self._said is not None
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        lines = self._said.read().decode("utf-8", "replace").splitlines()
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last.rpartition("] ")[2]
+
+    def _environment(self) -> dict[str, str]:
+        own = {key: each for key, each in os.environ.items() if not key.startswith("ROTA_")}
+        own |= {
+            "RAY_NUM_REDIS_GET_RETRIES": "3",  # a second each
+            "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+        if self.token is not None:
+            own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.token}
+            own.pop("RAY_AUTH_TOKEN", None)
+        return own
+
+
+class Claim(NamedTuple):
+    """A node's placement group, as Ray told it last; ``words`` are Ray's own about it."""
+
+    id: str
+    state: str
+    words: str
+    host: str
+
+
+class RayProvider(Provider):
+    """Placement groups by the names of ``asked``, of ``gpus`` GPUs or of whole nodes.
+
+    ``agent`` are the arguments of Python that run an agent, but for the name of its node; ``home``
+    is the state folder on the nodes. ``file`` keeps the hosts of agents, and by what they are let
+    in. ``pace_s`` is the time between two requests.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        bounds: tuple[int, int],
+        driver: RayDriver,
+        agent: Sequence[str],
+        home: str,
+        file: Path,
+        admission: Admission,
+        *,
+        gpus: int | None = None,
+        pace_s: float = PACE_S,
+    ) -> None:
+        self.bounds = bounds
+        self._asked, self._driver, self._agent, self._home = asked, driver, list(agent), home
+        self._started, self._admission = Started(file), admission
+        self._gpus, self._pace_s = gpus, pace_s
+        self._claims: dict[str, Claim] = {}
+        self._actors: dict[str, str] = {}
+        self._hosts: dict[str, dict[str, Any]] = {}
+        self._lived: set[str] = set()  # the nodes whose agents have been connected
+        self._given_up: dict[str, float] = {}  # when its agent is let in no more
+        self._lost: set[str] = set()  # the nodes whose groups are gone, or are elsewhere
+        self._surely_over: set[str] = set()  # their agents have ended with all jobs
+        self._start_s: dict[str, float] = {}  # when to start an actor that is not there yet,
+        self._back_s: dict[str, float] = {}  # and to give back what is there still
+        self._looked_s = -math.inf
+        self._has_looked = False
+        self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
+        self._trouble = ""  # why Ray does not answer
+        self._complaint = ""  # why it can't be looked at
+        self._errors: list[str] = []
+        self._ends = False
+        self._task: asyncio.Task[None] | None = None
+
+    # -- the contract --------------------------------------------------------------------------
+
+    def nodes(self) -> Collection[ProvidedNode]:
+        """The nodes of groups, also of those that wait, but for those given up before they began.
+
+        One whose group is gone stays until its host says that its agent has ended, or its lease is
+        over.
+        """
+        self._note_living()
+        return [
+            ProvidedNode(name, self._admission.is_connected(name), about=self._about(name))
+            for name in self._asked.names
+            if name in self._lived or name not in self._given_up
+        ]
+
+    def scale(self, desired: int) -> None:
+        """Note how many more groups are asked for, or give up some that wait."""
+        if self._ends:
+            return
+        least, most = self.bounds or (0, 0)
+        surplus = len(self._wanted()) - min(max(desired, least), most)
+        for _ in range(-surplus):
+            self._asked.note()
+        if surplus > 0 and self._has_looked:  # else nobody knows which of them are there
+            waiting = [node.name for node in self.awaited() if node.name not in self._started.hosts]
+            for name in [*reversed(waiting)][:surplus]:
+                self._give_up(name)
+
+    def release(self, name: str) -> None:
+        """Give a group back when its agent has ended; after a minute it is no longer let in."""
+        self._note_living()
+        if name in self._asked.names and name not in self._given_up:
+            self._give_up(name)
+
+    def awaited(self) -> Sequence[AwaitedNode]:
+        """The groups that wait, in Ray's words, and those whose agents have yet to connect."""
+        self._note_living()
+        names = [name for name in self._wanted() if name not in self._lived]
+        return [AwaitedNode(name, self._why(name)) for name in names]
+
+    def errors(self) -> Sequence[str]:
+        """Refusals of Ray, lost groups, ends of agents and silence, each told once."""
+        errors, self._errors = self._errors, []
+        return errors
+
+    async def start(self) -> None:
+        """Begin to ask Ray, for no fewer groups than the last controller.
+
+        What that had asked for, and has not heard of, is asked for again under the same names.
+        """
+        unheard = set(self._asked.names) - {*self._asked.known, *self._asked.noted}
+        self._asked.refused([name for name in self._asked.names if name in unheard])
+        self.scale(len(self._wanted()))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ask Ray no more; groups, actors and agents stay."""
+        if self._task is not None:
+            self._task.cancel()
+            self._driver.close()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def end(self) -> None:
+        """Return when Ray has no group any more; agents that were never connected are killed."""
+        self._ends = True
+        for name in self._asked.names:
+            self.release(name)
+        self._looked_s = -math.inf
+        await self.start()
+        while self._asked.names:
+            await asyncio.sleep(POLL_S)
+        await self.stop()
+
+    async def wait_for_end(self, *, connected: Collection[str]) -> None:
+        """The same, for two minutes at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self.end()
+        await self.stop()
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def _wanted(self) -> list[str]:
+        return [name for name in self._asked.names if name not in self._given_up]
+
+    def _note_living(self) -> None:
+        new = {name for name in self._asked.names if self._admission.is_connected(name)}
+        if new - self._lived:
+            self._failures, self._failure = 0, ""
+        self._lived |= new
+
+    def _about(self, name: str) -> str:
+        """The group and the actor by the beginnings of their ids in `ray list`, and the host."""
+        claim = self._claims.get(name)
+        if claim is None:
+            return "Ray"
+        actor = f", actor {self._actors[name][:12]}" if name in self._actors else ""
+        at = self._hosts.get(claim.host, {}).get("address")
+        return f"Ray placement group {claim.id[:12]}{actor}" + (f", on {at}" if at else "")
+
+    def _why(self, name: str) -> str:
+        claim = self._claims.get(name)
+        if self._trouble:
+            return f"Ray does not answer: {self._trouble}"
+        if name in self._asked.noted:
+            return self._failure or "Ray is asked for it"
+        if claim is None:
+            return "Ray was asked for it"
+        if claim.host:
+            return f"{self._about(name)}: its agent has yet to connect"
+        wanted = self._wanted()
+        held = [each for each in wanted if each in self._claims and self._claims[each].host]
+        return f"Ray: {claim.words}, {len(held)} of {len(wanted)} nodes held"
+
+    def _may_run(self, name: str) -> bool:
+        """True if processes may live on a node, as far as is known."""
+        if name in self._surely_over or name not in self._started.hosts:
+            return False
+        return self._admission.may_run(name) or self._admission.is_connected(name)
+
+    def _give_up(self, name: str) -> None:
+        if name in self._asked.noted:
+            self._asked.drop(name)
+        else:
+            wait_s = END_S if name in self._lived else 0.0
+            self._given_up[name] = time.monotonic() + wait_s
+
+    # -- what is asked -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._call_once()
+            except OSError as error:  # a full disk: nothing is asked for until it can be noted
+                log.warning("Ray can't be asked: %s", error)
+            await asyncio.sleep(self._pace_s)
+
+    async def _call_once(self) -> None:
+        """Make at most one request of Ray: whatever is due first."""
+        now_s = time.monotonic()
+        is_due = now_s >= self._looked_s + self._look_every_s()
+        if self._trouble:
+            if is_due:
+                await self._look()
+        elif self._asked.noted and now_s >= self._ask_at_s:
+            await self._ask()
+        elif back := self._to_give_back(now_s):
+            self._back_s |= dict.fromkeys(back, now_s + AGAIN_S)
+            await self._call("give_back", names=back)
+            self._looked_s = -math.inf
+        elif name := self._to_start(now_s):
+            self._start_s[name] = now_s + AGAIN_S
+            await self._start_agent(name)
+        elif is_due:
+            await self._look()
+
+    async def _call(self, do: str, **words: Any) -> Any:
+        """The answer; None if there is none. Errors are told."""
+        try:
+            told = await asyncio.to_thread(self._driver.call, do, **words)
+        except RayError as error:
+            if not error.is_silence:
+                raise
+            if not self._trouble:
+                text = "Ray does not answer: %s; jobs go on, and it is asked on"
+                self._errors.append(text % error)
+            self._trouble = str(error)
+            return None
+        self._trouble = ""
+        return told
+
+    async def _ask(self) -> None:
+        """Ask for what was noted. Ray knows a name once: what it has is not asked for again."""
+        names = self._asked.noted
+        self._asked.ask(names)
+        self._looked_s = -math.inf
+        try:
+            if await self._call("ask", names=names, gpus=self._gpus) is not None:
+                return
+        except RayError as error:
+            self._fail(f"Ray refuses it: {error}")
+        self._asked.refused(names)
+        for name in [name for name in names if name in self._given_up]:
+            self._asked.drop(name)
+            del self._given_up[name]
+
+    def _to_give_back(self, now_s: float) -> list[str]:
+        """The nodes with a group or an actor that nobody needs."""
+        gone = self._given_up.keys() | self._lost
+        return [
+            name
+            for name in self._claims
+            if now_s >= self._back_s.get(name, 0.0)
+            and (name in self._surely_over or (name in gone and not self._holds(name, now_s)))
+        ]
+
+    def _holds(self, name: str, now_s: float) -> bool:
+        """True if the group of a node that is given up is kept for its jobs yet."""
+        if name in self._lost:
+            return False  # Ray would have it somewhere else
+        return now_s < self._given_up[name] or self._may_run(name)
+
+    def _to_start(self, now_s: float) -> str | None:
+        """A node with a place and without an actor."""
+        return next(
+            (
+                name
+                for name, claim in self._claims.items()
+                if claim.state == "CREATED"
+                and claim.host
+                and name not in self._actors
+                and name not in self._given_up.keys() | self._lost | self._surely_over
+                and now_s >= self._start_s.get(name, 0.0)
+            ),
+            None,
+        )
+
+    async def _start_agent(self, name: str) -> None:
+        """Have an actor start the agent of a node, or find it: on this host, and on no other."""
+        if name not in self._started.hosts:
+            self._started.add(name, self._claims[name].host, self._admission.admit(name))
+        host, admitted = self._started.hosts[name], self._started.admitted[name]
+        words = {"home": self._home, "agent": [*self._agent, "--home", self._home]}
+        try:
+            await self._call("start", name=name, host=host, admitted=admitted, **words)
+        except RayError as error:  # an earlier request was late, or the group has just gone
+            log.info("no actor for %s: %s", name, error)
+        self._looked_s = -math.inf
+
+    async def _look(self) -> None:
+        doubted = {
+            name: host
+            for name, host in self._started.hosts.items()
+            if name in self._lost and name not in self._surely_over
+        }
+        try:
+            told = await self._call("look", doubted=doubted, home=self._home)
+        except RayError as error:
+            if str(error) != self._complaint:
+                self._errors.append(f"Ray can't be looked at: {error}")
+            told, self._complaint = None, str(error)
+        self._looked_s = time.monotonic()
+        if told is not None:
+            self._note(told)
+
+    def _look_every_s(self) -> float:
+        is_quiet = not (self._given_up or self._lost or self.awaited() or self._trouble)
+        is_quiet = is_quiet and all(node.is_alive for node in self.nodes())
+        return (QUIET_PACES if is_quiet else LOOK_PACES) * self._pace_s
+
+    def _note(self, told: Mapping[str, Any]) -> None:
+        """Take note of what Ray tells."""
+        self._has_looked = True
+        self._note_living()
+        self._hosts = told["hosts"]
+        self._claims = {name: Claim(**each) for name, each in told["groups"].items()}
+        self._actors = {name: each["id"] for name, each in told["agents"].items()}
+        self._surely_over |= set(told["over"])
+        for name, each in told["agents"].items():
+            self._note_agent(name, each["state"])
+        for name in set(self._started.hosts) - self._lost - self._surely_over:
+            self._note_claim(name)
+        now_s = time.monotonic()
+        shut_out = self._lost | {name for name, at_s in self._given_up.items() if now_s >= at_s}
+        may_run = {name for name in self._asked.names if self._may_run(name)}
+        before = set(self._asked.names)
+        self._asked.settle(self._claims.keys() | may_run)
+        gone = before - set(self._asked.names)
+        self._lived -= gone
+        for kept in (self._lost, self._surely_over):
+            kept.difference_update(gone)
+        for kept_s in (self._given_up, self._start_s, self._back_s):
+            for name in gone & kept_s.keys():
+                del kept_s[name]
+        self._started.keep(self._asked.names)
+        self._admission.keep([name for name in self._asked.names if name not in shut_out])
+
+    def _note_agent(self, name: str, state: Mapping[str, Any] | None) -> None:
+        """Take note of what the actor of a node tells of its agent; None: it does not answer."""
+        if state is None or state["is_alive"] or state["code"] is None:
+            return
+        if state["code"] in IN_ORDER:
+            self._surely_over.add(name)
+        if name not in self._given_up and name not in self._lost:
+            said = f": {state['words']}" if state["words"] else ""
+            text = f"{self._about(name)} (node {name}): its agent has ended"
+            if name in self._lived:
+                self._errors.append(f"{text} with exit code {state['code']}{said}")
+            else:
+                self._fail(f"{text}, before it was connected{said}")
+            self._lost.add(name)
+
+    def _note_claim(self, name: str) -> None:
+        """Take note of a group that is gone, or that Ray has somewhere else."""
+        claim, host = self._claims.get(name), self._started.hosts[name]
+        if claim is not None and claim.state == "CREATED" and claim.host == host:
+            return
+        self._lost.add(name)
+        if name not in self._given_up:
+            at = self._hosts.get(host, {})
+            if claim is None:
+                why = "its placement group was removed"
+            elif at.get("is_alive"):
+                why = f"its placement group is {claim.state}"
+            else:
+                why = f"Ray has lost its host {at.get('address', host)}: {at.get('words')}"
+            self._errors.append(f"node {name}: {why}")
+
+    def _fail(self, text: str) -> None:
+        """Put off what is asked for, longer each time."""
+        if text != self._failure:
+            self._errors.append(text)
+        pause_s = min(RETRY_S * 2**self._failures, MOST_RETRY_S)
+        self._ask_at_s, self._failure = time.monotonic() + pause_s, text
+        self._failures += 1
+
+
+class Started:
+    """The hosts on which agents were started, by name of their node, kept in ``file``.
+
+    A name is started on one host alone: its agent may live there though Ray has it elsewhere.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.hosts: dict[str, str] = {}
+        self.admitted: dict[str, str] = {}
+        if file.exists():
+            kept = json.loads(file.read_text())
+            self.hosts, self.admitted = kept["hosts"], kept["admitted"]
+
+    def add(self, name: str, host: str, admitted: str) -> None:
+        """Write down where an agent is about to be started, and by what it is let in.
+
+        Raises OSError.
+        """
+        self._write(self.hosts | {name: host}, self.admitted | {name: admitted})
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all but these."""
+        if self.hosts.keys() - set(names):
+            hosts = {name: each for name, each in self.hosts.items() if name in names}
+            admitted = {name: each for name, each in self.admitted.items() if name in names}
+            with contextlib.suppress(OSError):  # a full disk: the next controller forgets them
+                self._write(hosts, admitted)
+            self.hosts, self.admitted = hosts, admitted
+
+    def _write(self, hosts: dict[str, str], admitted: dict[str, str]) -> None:
+        draft = self._file.with_name(f"{self._file.name}.new")
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(file, "w") as text:
+            json.dump({"hosts": hosts, "admitted": admitted}, text)
+            text.flush()
+            os.fsync(text.fileno())
+        draft.replace(self._file)
+        self.hosts, self.admitted = hosts, admitted

@@ -1,0 +1,179 @@
+"""A real Ray on this machine: a head and another node of two CPUs each, started by `ray start`."""
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rota.live.provider.ray import RayDriver
+
+NODES = ("head", "n2")
+MARK = "RAY_NODE_UNDER_TEST"  # in the environment of all that runs on a node
+PATIENCE_S = 60.0
+
+
+def why_none() -> str:
+    """The reason why there can be no Ray here; "" if it can be started."""
+    if importlib.util.find_spec("ray") is None:
+        return "ray: not installed; tests/engines/set-up.sh installs it"
+    return "" if shutil.which("setsid") else "setsid: not installed; util-linux has it"
+
+
+class Ray:
+    """Its head and its nodes, in a folder of their own; ``environment`` is for whoever uses it."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.token = base, base / "token"
+        self.address = f"127.0.0.1:{_free_port()}"
+        (base / "user").mkdir()
+        self.environment = {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+            "RAY_TMPDIR": str(base),  # else /tmp/ray tells of it to the whole machine
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "HOME": str(base / "user"),
+        }
+
+    def start(self) -> None:
+        """Returns when the head and all nodes are up."""
+        descriptor = os.open(self.token, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(24))
+        port = self.address.rpartition(":")[2]
+        self._begin("head", "--head", f"--port={port}", "--include-dashboard=false")
+        self.start_node(NODES[1])
+
+    def start_node(self, node: str) -> None:
+        """Returns when the node is one of Ray's."""
+        self._begin(node, f"--address={self.address}")
+
+    def _begin(self, node: str, *words: str) -> None:
+        own = {
+            key: each for key, each in os.environ.items() if not key.startswith(("RAY_", "ROTA"))
+        }
+        own |= self.environment | {MARK: f"{self.base}/{node}"}
+        del own["RAY_ADDRESS"]
+        with open(self.base / "start.log", "ab") as log:
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "ray.scripts.scripts", "start", *words),
+                    *(
+                        "--node-ip-address=127.0.0.1",
+                        "--num-cpus=2",
+                        "--object-store-memory=80000000",
+                    ),
+                    *(f"--temp-dir={self.base}/t",) * (node == "head"),
+                ],
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                timeout=PATIENCE_S,
+            )
+        assert done.returncode == 0, self._said()
+
+    def _said(self) -> str:
+        return (self.base / "start.log").read_text()
+
+    def driver(self, cluster: str) -> RayDriver:
+        """What speaks with Ray for a cluster; its user is this process's environment's."""
+        return RayDriver(self.address, str(self.token), cluster)
+
+    def look(self, cluster: str) -> dict[str, Any]:
+        """What Ray tells of a cluster."""
+        driver = self.driver(cluster)
+        try:
+            told: dict[str, Any] = driver.call("look")
+            return told
+        finally:
+            driver.close()
+
+    def run(self, cluster: str, code: str) -> str:
+        """What a program prints that has ``ray``, connected in the namespace of a cluster."""
+        start = "import os, ray; ray.init(os.environ['RAY_ADDRESS'], namespace={!r}, "
+        start += "log_to_driver=False, logging_level='ERROR')\n"
+        done = subprocess.run(
+            [sys.executable, "-c", start.format(cluster) + code],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def alive(self) -> int:
+        """How many nodes are alive."""
+        return sum(host["is_alive"] for host in self.look("nobody")["hosts"].values())
+
+    def processes(self, node: str = "") -> list[psutil.Process]:
+        """All that runs on a node, or on all of them."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                told = process.environ().get(MARK, "")
+                if told == f"{self.base}/{node}" or (not node and told.startswith(f"{self.base}/")):
+                    found.append(process)
+        return found
+
+    def cut_power(self, node: str) -> None:
+        """Kill all that runs on a node, and whatever that has started."""
+        _kill(self.processes(node))
+
+    def stop(self) -> None:
+        """Kill all of it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            _kill(left)
+        assert not left, left
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: {self._said()}"
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def ray() -> Iterator[Ray]:
+    """A Ray in a folder whose path is short enough for its sockets, until it is left."""
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as base:
+        cluster = Ray(Path(base))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def _kill(found: list[psutil.Process]) -> None:
+    everyone: list[psutil.Process] = []
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+            everyone += [process, *process.children(recursive=True)]
+    for process in everyone:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(everyone, 10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
