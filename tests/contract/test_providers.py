@@ -389,7 +389,8 @@ while not os.path.exists("end"):
         """A person removes the placement group, and the agent hears that it is not wanted."""
         self.ray.run(
             self.name,
-            "from ray.util import placement_group as groups\n"
+            "from importlib import import_module\n"
+            "groups = import_module('ray.util.placement_group')\n"
             f"groups.remove_placement_group(groups.get_placement_group({name!r}))",
         )
         self.end_agent(provider, name)

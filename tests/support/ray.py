@@ -19,7 +19,7 @@ import psutil
 from rota.live.provider.ray import RayDriver
 
 NODES = ("head", "n2")
-MARK = "RAY_NODE_UNDER_TEST"  # in the environment of all that runs on a node
+MARK = "NODE_UNDER_TEST"  # in the environment of all that runs on a node
 PATIENCE_S = 60.0
 
 
