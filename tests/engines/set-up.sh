@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# What tests/engines needs beside Python's packages: Slurm, from Debian. Needs root where it is missing.
+# What tests/engines needs beside what `make setup` installs: Ray, for .venv, and Slurm, from Debian.
+# Needs root where Slurm is missing.
 # What is there already is left as it is; none of its daemons is started here.
 set -euo pipefail
+
+python=$(dirname "${BASH_SOURCE[0]}")/../../.venv/bin/python
+if ! "$python" -c 'from importlib.metadata import version; version("ray")' 2>/dev/null; then
+  "$python" -m pip --disable-pip-version-check --no-input install -q -c constraints.txt 'ray>=2.60,<2.61'
+fi
 
 missing=()
 for program in munged slurmctld slurmd sbatch; do
