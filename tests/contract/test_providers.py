@@ -362,6 +362,7 @@ while not os.path.exists("end"):
     ) -> Iterator[RayProvider]:
         for name, value in ray.environment.items():
             monkeypatch.setenv(name, value)
+        ray.mend()
         self.ray, self.home = ray, tmp_path
         self.name = f"lab-{tmp_path.name.replace('_', '-')}"
         yield self.again(None)

@@ -53,7 +53,13 @@ class Ray:
             file.write(secrets.token_hex(24))
         port = self.address.rpartition(":")[2]
         self._begin("head", "--head", f"--port={port}", "--include-dashboard=false")
-        self.start_node(NODES[1])
+        self.mend()
+
+    def mend(self) -> None:
+        """Start the nodes that have no power."""
+        for node in NODES[1:]:
+            if not self.processes(node):
+                self.start_node(node)
 
     def start_node(self, node: str) -> None:
         """Returns when the node is one of Ray's."""
