@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from rota.live.provider.ray import RayDriver
 
 NODES = ("head", "n2")
 MARK = "NODE_UNDER_TEST"  # in the environment of all that runs on a node
+FOREIGN = ("RAY_", "ROTA_")  # variables that would change what a node does
 PATIENCE_S = 60.0
+TRIES = 3  # Ray lets a node have 30 s to start, and the machine may be shared
 
 
 def why_none() -> str:
@@ -52,7 +54,8 @@ class Ray:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(24))
         port = self.address.rpartition(":")[2]
-        self._begin("head", "--head", f"--port={port}", "--include-dashboard=false")
+        words = ("--head", f"--port={port}", f"--temp-dir={self.base}/t")
+        self._begin("head", *words, "--include-dashboard=false")
         self.mend()
 
     def mend(self) -> None:
@@ -66,30 +69,27 @@ class Ray:
         self._begin(node, f"--address={self.address}")
 
     def _begin(self, node: str, *words: str) -> None:
-        own = {
-            key: each for key, each in os.environ.items() if not key.startswith(("RAY_", "ROTA"))
-        }
+        own = {key: each for key, each in os.environ.items() if not key.startswith(FOREIGN)}
         own |= self.environment | {MARK: f"{self.base}/{node}"}
         del own["RAY_ADDRESS"]
-        with open(self.base / "start.log", "ab") as log:
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "ray.scripts.scripts", "start", *words),
-                    *(
-                        "--node-ip-address=127.0.0.1",
-                        "--num-cpus=2",
-                        "--object-store-memory=80000000",
-                    ),
-                    *(f"--temp-dir={self.base}/t",) * (node == "head"),
-                ],
-                env=own,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                timeout=PATIENCE_S,
-            )
-        assert done.returncode == 0, self._said()
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words]
+        command += ["--node-ip-address=127.0.0.1", "--num-cpus=2"]
+        command += ["--object-store-memory=80000000"]
+        for _ in range(TRIES):
+            with open(self.base / "start.log", "ab") as log:
+                done = subprocess.run(
+                    command,
+                    env=own,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    timeout=PATIENCE_S,
+                )
+            if done.returncode == 0:
+                return
+            self.cut_power(node)
+        raise AssertionError(self._said())
 
     def _said(self) -> str:
         return (self.base / "start.log").read_text()
@@ -121,10 +121,6 @@ class Ray:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def alive(self) -> int:
-        """How many nodes are alive."""
-        return sum(host["is_alive"] for host in self.look("nobody")["hosts"].values())
-
     def processes(self, node: str = "") -> list[psutil.Process]:
         """All that runs on a node, or on all of them."""
         found = []
@@ -145,13 +141,6 @@ class Ray:
         while (left := self.processes()) and time.monotonic() < deadline:
             _kill(left)
         assert not left, left
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until something is so."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: {self._said()}"
-            time.sleep(0.1)
 
 
 @contextlib.contextmanager

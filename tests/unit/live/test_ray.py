@@ -1,10 +1,13 @@
-"""What is told where Ray can't be spoken with, before anything is asked for."""
+"""Ray that can't be spoken with, claims of its nodes, and what keeps agents alive there."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from rota.live.provider.ray import RayDriver, RayError, Started
+from rota.live.provider.ray_driver import Keeper, claims, is_over
 
 
 @pytest.mark.process
@@ -46,3 +49,48 @@ def test_a_node_keeps_its_host_and_what_lets_it_in_until_it_is_forgotten(tmp_pat
     started.keep(["lab-2", "lab-3"])
     again = Started(file)
     assert (again.hosts, again.admitted) == ({"lab-2": "host-b"}, {"lab-2": "token-2"})
+
+
+def nodes(**resources: dict[str, float]) -> list[dict]:
+    return [
+        {"NodeID": name, "Alive": name != "dead", "Resources": each}
+        for name, each in resources.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "taken", "gpus", "claimed"),
+    [
+        (nodes(a={"CPU": 8}, b={"CPU": 4}), [], None, [{"CPU": 8}, {"CPU": 4}, {"CPU": 8}]),
+        (nodes(a={"CPU": 8}, b={"CPU": 4}), ["a"], None, [{"CPU": 4}, {"CPU": 8}]),
+        (nodes(a={"CPU": 8}, b={"CPU": 4, "GPU": 2}), [], None, [{"GPU": 2}, {"GPU": 2}]),
+        (nodes(a={"CPU": 8, "GPU": 8}), [], 4, [{"GPU": 4}]),
+        (nodes(a={"CPU": 8}), ["a"], 4, [{"CPU": 8}]),
+        (nodes(a={"CPU": 2}, dead={"GPU": 8}), [], None, [{"CPU": 2}, {"CPU": 2}]),
+        (nodes(), [], None, [{"CPU": 1}]),
+    ],
+)
+def test_whole_nodes_are_claimed_the_largest_free_ones_first(found, taken, gpus, claimed):
+    assert claims(found, taken, gpus) == claimed
+
+
+@pytest.mark.process
+def test_an_agent_is_kept_alive_once_until_it_ends_in_good_order(tmp_path):
+    keeper, place = Keeper(str(tmp_path), "lab-1"), tmp_path / "nodes" / "lab-1"
+    agent = ["-c", "import os, time\nopen('runs', 'a').write('x')\nopen('gate').read()"]
+    place.mkdir(parents=True)
+    os.mkfifo(place / "gate")
+    assert is_over(str(tmp_path), "lab-1")  # it was never here
+    keeper.start("admitted", agent)
+    keeper.start("another", agent)
+    assert keeper.is_alive()
+    assert not is_over(str(tmp_path), "lab-1")
+    assert (place / "joined.json").read_text() == "admitted"
+    (place / "gate").write_text("")  # returns when the agent reads it
+    with open(place / "keeper.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # returns when it has ended
+    assert keeper.state() == {"is_alive": False, "code": 0, "words": ""}
+    assert is_over(str(tmp_path), "lab-1")
+    keeper.start("admitted", agent)
+    assert not keeper.is_alive()
+    assert (place / "runs").read_text() == "x"

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ class Keeper(NamedTuple):
     def is_alive(self) -> bool:
         """True if it keeps an agent alive here."""
         try:
-            with open(self.place / "keeper.lock", "ab") as lock:
+            with open(self.place / "keeper.lock", "r+b") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -238,10 +238,11 @@ class Driver:
         A name that Ray has already is not asked for again. Returns True.
         """
         known = {group["name"]: group for group in self._own_groups()}
-        claims = self._claims(known.values(), gpus)
+        taken = {group["bundles_to_node_id"].get(0, "") for group in known.values()}
+        sizes = claims(self._ray.nodes(), taken, gpus)
         for name in names:
             if name not in known:
-                claim = claims.pop(0) if len(claims) > 1 else claims[0]
+                claim = sizes.pop(0) if len(sizes) > 1 else sizes[0]
                 self._groups.placement_group(
                     [claim], strategy="STRICT_SPREAD", name=name, lifetime="detached"
                 )
@@ -336,20 +337,25 @@ class Driver:
                     print(f"{name}: {error}", file=sys.stderr)
         return found
 
-    def _claims(self, known: Any, gpus: int | None) -> list[dict[str, float]]:
-        """What may be claimed, the largest nodes first that have no group of the cluster yet."""
-        taken = {group["bundles_to_node_id"].get(0, "") for group in known}
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        for kind in COUNTED:
-            sizes = {node["NodeID"]: node["Resources"].get(kind, 0.0) for node in nodes}
-            free = sorted((size for host, size in sizes.items() if host not in taken), reverse=True)
-            if not any(sizes.values()):
-                continue
+
+def claims(
+    nodes: Sequence[Mapping[str, Any]], taken: Collection[str], gpus: int | None
+) -> list[dict[str, float]]:
+    """What to claim of ``nodes``, as ``ray.nodes()`` tells them, one after another.
+
+    These are all GPUs of a node, or so many; where no node has any, all its CPUs. The largest come
+    first; the last one is for all further nodes, which are to be as large as any. Nodes whose ids
+    are ``taken`` have been claimed.
+    """
+    alive = [node for node in nodes if node["Alive"]]
+    for kind in COUNTED:
+        sizes = {node["NodeID"]: node["Resources"].get(kind, 0.0) for node in alive}
+        if any(sizes.values()):
             if gpus is not None and kind == "GPU":
                 return [{kind: float(gpus)}]
-            found = [{kind: size} for size in free if size]
-            return [*found, {kind: max(sizes.values())}]
-        return [{"CPU": 1.0}]
+            free = sorted((size for host, size in sizes.items() if host not in taken), reverse=True)
+            return [*({kind: size} for size in free if size), {kind: max(sizes.values())}]
+    return [{"CPU": 1.0}]
 
 
 def connect(address: str | None, cluster: str) -> Driver:
