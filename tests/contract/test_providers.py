@@ -364,15 +364,14 @@ while not os.path.exists("end"):
             monkeypatch.setenv(name, value)
         ray.mend()
         self.ray, self.home = ray, tmp_path
-        self.name = f"lab-{tmp_path.name.replace('_', '-')}"
         yield self.again(None)
-        assert not ray.look(self.name)["groups"]
+        assert not ray.clear("lab")
 
     def again(self, provider: Provider | None) -> RayProvider:
         return RayProvider(
-            Asked(self.home / "ray.json", self.name),
+            Asked(self.home / "ray.json", "lab"),
             (1, 2),
-            self.ray.driver(self.name),
+            self.ray.driver("lab"),
             ["-c", self.AGENT],
             str(self.home),
             self.home / "ray-hosts.json",
@@ -389,7 +388,7 @@ while not os.path.exists("end"):
     def lose(self, provider: RayProvider, name: str) -> None:
         """A person removes the placement group, and the agent hears that it is not wanted."""
         self.ray.run(
-            self.name,
+            "lab",
             "from importlib import import_module\n"
             "groups = import_module('ray.util.placement_group')\n"
             f"groups.remove_placement_group(groups.get_placement_group({name!r}))",

@@ -38,6 +38,7 @@ class Ray:
     def __init__(self, base: Path) -> None:
         self.base, self.token = base, base / "token"
         self.address = f"127.0.0.1:{_free_port()}"
+        self._drivers: dict[str, RayDriver] = {}  # of those who look, by cluster
         (base / "user").mkdir()
         self.environment = {
             "RAY_ADDRESS": self.address,
@@ -100,12 +101,18 @@ class Ray:
 
     def look(self, cluster: str) -> dict[str, Any]:
         """What Ray tells of a cluster."""
-        driver = self.driver(cluster)
-        try:
-            told: dict[str, Any] = driver.call("look")
-            return told
-        finally:
-            driver.close()
+        told: dict[str, Any] = self._looks(cluster).call("look")
+        return told
+
+    def clear(self, cluster: str) -> dict[str, Any]:
+        """Give back what a cluster has, and tell what that was."""
+        left: dict[str, Any] = self.look(cluster)["groups"]
+        if left:
+            self._looks(cluster).call("give_back", names=[*left])
+        return left
+
+    def _looks(self, cluster: str) -> RayDriver:
+        return self._drivers.setdefault(cluster, self.driver(cluster))
 
     def run(self, cluster: str, code: str) -> str:
         """What a program prints that has ``ray``, connected in the namespace of a cluster."""
@@ -137,6 +144,8 @@ class Ray:
 
     def stop(self) -> None:
         """Kill all of it."""
+        for driver in self._drivers.values():
+            driver.close()
         deadline = time.monotonic() + PATIENCE_S
         while (left := self.processes()) and time.monotonic() < deadline:
             _kill(left)
