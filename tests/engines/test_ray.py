@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.process.conftest import Cluster, cancel_everything, until
+from tests.process.conftest import Cluster, Stops, cancel_everything, until
 
 from support.ray import MARK, Ray
 
@@ -20,10 +20,15 @@ REMOVE = "groups.remove_placement_group(groups.get_placement_group({!r}))\n"
 
 
 @pytest.fixture(scope="module")
-def cluster(ray: Ray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def stops(tmp_path_factory: pytest.TempPathFactory) -> Stops:
+    return Stops(tmp_path_factory.mktemp("stops") / "points")
+
+
+@pytest.fixture(scope="module")
+def cluster(ray: Ray, stops: Stops, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ray.mend()
     made = Cluster(tmp_path_factory.mktemp("lab"), options=ASKED)
-    made.environment |= ray.environment
+    made.environment |= ray.environment | stops.environment
     made.up()
     yield made
     made.close()
@@ -78,26 +83,30 @@ def about(cluster: Cluster, node: str) -> str:
     return str(found["about"])
 
 
-def test_a_controller_killed_while_ray_has_yet_to_answer_finds_what_it_asked_for(cluster, ray):
-    """Until then Ray is away, and jobs don't notice."""
+def test_a_controller_killed_before_it_notes_rays_answer_finds_what_it_asked_for(
+    cluster, stops, ray
+):
     first = Job(cluster, "before").until_begun()
-    (head,) = [each for each in ray.processes("head") if each.name() == "gcs_server"]
-    head.suspend()
-    try:
-        second = Job(cluster, "asked")
-
-        def is_being_asked() -> bool:
-            asked = json.loads((cluster.folder.path / "ray.json").read_text())["asked_s"]
-            return any(at_s > 0 for at_s in asked.values())
-
-        until(is_being_asked, "a second node is asked for")
-        cluster.kill_controller()
-    finally:
-        head.resume()
+    stops.arm("controller", "ask_ray-after")
+    second = Job(cluster, "asked")
+    cluster.kill(stops.until_at("ask_ray-after"))
+    asked = ray.look(name(cluster))["groups"]
+    assert len(asked) == 2
     cluster.up()
     second.until_begun().ends()
     first.ends()
-    assert len(ray.look(name(cluster))["groups"]) == 2
+    assert ray.look(name(cluster))["groups"].keys() == asked.keys()
+
+
+def test_while_ray_is_away_jobs_go_on_and_begin(cluster, ray):
+    job = Job(cluster, "away").until_begun()
+    (head,) = [each for each in ray.processes("head") if each.name() == "gcs_server"]
+    head.suspend()
+    try:
+        job.ends()
+        Job(cluster, "meanwhile").until_begun().ends()
+    finally:
+        head.resume()
 
 
 def test_a_training_runs_on_a_node_of_which_group_and_actor_are_told(cluster, ray):
