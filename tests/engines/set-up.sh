@@ -4,9 +4,11 @@
 # What is there already is left as it is; none of its daemons is started here.
 set -euo pipefail
 
-python=$(dirname "${BASH_SOURCE[0]}")/../../.venv/bin/python
+root=$(dirname "${BASH_SOURCE[0]}")/../..
+python=$root/.venv/bin/python
 if ! "$python" -c 'from importlib.metadata import version; version("ray")' 2>/dev/null; then
-  "$python" -m pip --disable-pip-version-check --no-input install -q -c constraints.txt 'ray>=2.60,<2.61'
+  "$python" -m pip --disable-pip-version-check --no-input install -q \
+    -c "$root/constraints.txt" 'ray>=2.60,<2.61'
 fi
 
 missing=()

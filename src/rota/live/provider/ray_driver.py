@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -363,6 +362,9 @@ def connect(address: str | None, cluster: str) -> Driver:
 
     No Ray is ever started. Raises Trouble.
     """
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if address == "local":
+        raise Trouble("RAY_ADDRESS=local would start a Ray of its own; give --ray-address")
     try:
         import ray
     except ImportError as error:
@@ -372,14 +374,8 @@ def connect(address: str | None, cluster: str) -> Driver:
             f"ray {ray.__version__} is installed here, and Rota needs ray>=2.60,<2.61; install "
             'it: pip install "rota[ray]", on all nodes'
         )
-    address = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if address == "local":
-        raise Trouble("RAY_ADDRESS=local would start a Ray of its own; give --ray-address")
     if "://" not in address and address != "auto":
         _check_place(address)
-    own = shutil.which("setsid")
-    if own is None:
-        raise Trouble("setsid: command not found; install util-linux")
     try:
         ray.init(address=address, namespace=cluster, log_to_driver=False, logging_level="ERROR")
     except (Exception, SystemExit) as error:
@@ -406,7 +402,7 @@ def _check_place(address: str) -> None:
 
 def _told(error: BaseException) -> Trouble:
     """Ray's own words about why it can't be connected to, and the fix."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).rstrip(".")
     if "Version mismatch" in text:
         return Trouble(f"{text}; run rota with the cluster's Ray and Python")
     if type(error).__name__ == "AuthenticationError":
