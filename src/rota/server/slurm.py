@@ -65,6 +65,8 @@ class AllocationEngine:
     ``agent`` are options of their agents. Raises InputError if Slurm does not tell the hosts.
     """
 
+    engine = "Slurm"
+
     def __init__(self, folder: Folder, agent: Sequence[str]) -> None:
         job = os.environ[IN_ALLOCATION]
         said = call("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", ""))
