@@ -7,16 +7,18 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from rota.errors import AuthError, InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.answers import find
 from rota.live.agent.line_times import times_file
+from rota.live.controller import loop
 from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.counts import Counts, ProcessCounts
 from rota.live.controller.job_api import Entry, check_open
@@ -48,6 +50,7 @@ from rota.policy.base import Policy
 from rota.policy.registry import again, create
 from rota.report.eta import Past
 from rota.request.jobfile import JobRequest
+from rota.server import queue_order
 from rota.server.door import Door
 from rota.server.serve import serve
 from rota.server.sweepdriver import SweepDriver
@@ -393,8 +396,12 @@ def served(
 ) -> Iterator[Served]:
     """Serve a controller, by default a stand-in, on a free port of this machine.
 
-    With a ``listener`` it is served over TLS there, too.
+    With a ``listener`` it is served over TLS there, too. Decisions follow each other without a pause,
+    and the queue's order is found anew whenever somebody asks, however long these take.
     """
+    unpaced = ExitStack()
+    unpaced.enter_context(patch.object(loop, "MOST_PACE_S", 0.0))
+    unpaced.enter_context(patch.object(queue_order, "SHARE", 0.0))
     it = Served(folder, controller or StandInController(folder))
     listening = threading.Event()
     failure: list[BaseException] = []
@@ -430,3 +437,4 @@ def served(
         if runner.is_alive():
             it.stop()
         runner.join()
+        unpaced.close()
