@@ -396,8 +396,8 @@ def served(
 ) -> Iterator[Served]:
     """Serve a controller, by default a stand-in, on a free port of this machine.
 
-    With a ``listener`` it is served over TLS there, too. Decisions follow each other without a pause,
-    and the queue's order is found anew whenever somebody asks, however long these take.
+    With a ``listener`` it is served over TLS there, too. Decisions follow each other without a
+    pause, and the queue's order is found anew whenever somebody asks, however long these take.
     """
     unpaced = ExitStack()
     unpaced.enter_context(patch.object(loop, "MOST_PACE_S", 0.0))
