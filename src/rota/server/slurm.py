@@ -9,7 +9,7 @@ from pathlib import Path
 from rota.errors import InputError, ServerError
 from rota.folder import Folder
 from rota.live.controller.admission import Admission
-from rota.live.provider.allocation import Allocation, AllocationProvider, cancel_steps
+from rota.live.provider.allocation import GONE, Allocation, AllocationProvider, cancel_steps
 from rota.live.provider.asked import Asked
 from rota.live.provider.slurm import ENDED, SlurmProvider, call, cancel_all, refusal
 
@@ -47,6 +47,7 @@ class SlurmEngine:
 
     def provider(self, admission: Admission) -> SlurmProvider:
         """The provider of these nodes."""
+        _forget_others(self._folder, "")
         provider = SlurmProvider(
             Asked(_file(self._folder), _name(self._folder)),
             self.bounds,
@@ -92,6 +93,7 @@ class AllocationEngine:
 
     def provider(self, admission: Admission) -> AllocationProvider:
         """The provider of these nodes."""
+        _forget_others(self._folder, self._allocation.job)
         provider = AllocationProvider(
             Asked(self._file, self._name),
             self._allocation,
@@ -110,6 +112,8 @@ def cancel_pilots(folder: Folder) -> None:
     Raises ServerError.
     """
     for job, asked in _all_asked(folder).items():
+        if not asked.names:
+            continue
         if said := cancel_steps(job, asked) if job else cancel_all(asked):
             raise ServerError(
                 f"Slurm's jobs of {folder.path} can't be cancelled: {said}; they go on, with what "
@@ -119,9 +123,9 @@ def cancel_pilots(folder: Folder) -> None:
 
 
 def _leave_others(folder: Folder, own: str) -> None:
-    """Forget former allocations that have ended; ``own`` is this one's job, "" for pilots.
+    """Raise InputError if the cluster may still have other nodes of Slurm.
 
-    Raises InputError if the cluster still has other nodes of Slurm.
+    ``own`` is the job of this one's allocation, "" for pilots.
     """
     for job, asked in _all_asked(folder).items():
         if job == own or not asked.names:
@@ -132,14 +136,29 @@ def _leave_others(folder: Folder, own: str) -> None:
                 "them back, or give another --home"
             )
         told = call("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
-        if told.output.strip() not in {"", *ENDED} or (
-            told.code and "Invalid job" not in told.words
-        ):
+        if told.code and GONE not in told.words:
+            raise InputError(
+                f"--on slurm: the nodes of {folder.path} are those of job {job}, of which squeue "
+                f"does not tell: {told.words}; try again when it does, or give another --home"
+            )
+        state = told.output.strip()
+        if state == "NODE_FAIL":  # its hosts are not heard, and its jobs may go on there
+            raise InputError(
+                f"--on slurm: job {job}, which had the nodes of {folder.path}, ended by NODE_FAIL, "
+                "and jobs may go on there: `rota down --now` once they are off, or another --home"
+            )
+        if not told.code and state not in {"", *ENDED}:
             raise InputError(
                 f"--on slurm: the nodes of {folder.path} are those of job {job}, which goes on: "
                 "run it there, or `scancel` that, or give another --home"
             )
-        _file(folder, job).unlink()
+
+
+def _forget_others(folder: Folder, own: str) -> None:
+    """Forget former allocations, which have ended."""
+    for job in _all_asked(folder):
+        if job and job != own:
+            _file(folder, job).unlink()
 
 
 def _all_asked(folder: Folder) -> dict[str, Asked]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rota.errors import StoreError
 from rota.live.provider.asked import LATE_S, Asked
 from rota.live.provider.slurm import (
     MOST_RETRY_S,
@@ -411,3 +412,23 @@ def test_pilots_of_a_dead_controller_are_cancelled_and_waited_for(lab, monkeypat
     assert {job["state"] for job in lab.slurm.jobs.values()} == {"CANCELLED"}
     lab.slurm.says = UNREACHED
     assert cancel_all(lab.asked) == UNREACHED
+
+
+def test_a_fault_does_not_keep_slurm_from_being_asked_on(lab, monkeypatch):
+    calls = []
+
+    async def call_once():
+        calls.append(len(calls))
+        if len(calls) < 3:
+            raise (ValueError if len(calls) == 1 else StoreError)("on purpose")
+
+    monkeypatch.setattr(lab.provider, "_call_once", call_once)
+    monkeypatch.setattr(lab.provider, "_pace_s", 0.0)
+
+    async def main():
+        await lab.provider.start()
+        while len(calls) < 3:
+            await asyncio.sleep(0)
+        await lab.provider.stop()
+
+    asyncio.run(main())

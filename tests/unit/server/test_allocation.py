@@ -10,6 +10,7 @@ from rota.live.provider.slurm import Answer
 from rota.server import slurm
 from rota.server.slurm import AllocationEngine, SlurmEngine
 
+UNREACHED = "Unable to contact slurm controller"
 GONE = Answer(1, "", "slurm_load_jobs error: Invalid job id specified")
 
 
@@ -49,27 +50,29 @@ def test_pilots_are_given_back_before_an_allocation_is_used(folder):
 
 
 @pytest.mark.parametrize(
-    ("said", "is_over"),
+    ("said", "error"),
     [
-        (Answer(0, "RUNNING\n", ""), False),
-        (Answer(1, "", "Unable to contact slurm controller"), False),
-        (Answer(0, "TIMEOUT\n", ""), True),
-        (GONE, True),
+        (Answer(0, "RUNNING\n", ""), "those of job 16, which goes on: run it there"),
+        (Answer(1, "", UNREACHED), f"those of job 16, of which squeue does not tell: {UNREACHED}"),
+        (Answer(0, "NODE_FAIL\n", ""), "job 16, .*, ended by NODE_FAIL, and jobs may go on there"),
+        (Answer(0, "TIMEOUT\n", ""), ""),
+        (GONE, ""),
     ],
-    ids=["runs", "no answer", "over", "forgotten"],
+    ids=["runs", "no answer", "not heard", "over", "forgotten"],
 )
-def test_nodes_of_another_job_are_forgotten_once_that_has_ended(folder, monkeypatch, said, is_over):
-    has_nodes(folder, "slurm-16.json")
+def test_nodes_of_another_job_are_forgotten_once_that_has_ended(folder, monkeypatch, said, error):
     engines = [AllocationEngine(folder, []), SlurmEngine(folder, (1, 1), [], [])]
     monkeypatch.setattr(slurm, "refusal", lambda words: None)
     says(monkeypatch, said)
     for engine in engines:
-        if is_over:
-            engine.check()
-        else:
-            with pytest.raises(InputError, match="those of job 16, which goes on: run it there"):
+        has_nodes(folder, "slurm-16.json")
+        if error:
+            with pytest.raises(InputError, match=error):
                 engine.check()
-    assert (folder.path / "slurm-16.json").exists() is not is_over
+        else:
+            engine.check()
+            engine.provider(None)
+        assert (folder.path / "slurm-16.json").exists() is bool(error)
 
 
 def test_a_cluster_goes_on_in_its_own_allocation(folder):
@@ -83,3 +86,11 @@ def test_steps_and_pilots_that_can_not_be_cancelled_are_an_error(folder, monkeyp
     monkeypatch.setattr(slurm, "cancel_steps", lambda job, asked: f"{job} stays")
     with pytest.raises(slurm.ServerError, match="can't be cancelled: 17 stays"):
         slurm.cancel_pilots(folder)
+
+
+def test_slurm_is_not_asked_where_nothing_is_left(folder, monkeypatch):
+    for file in ("slurm.json", "slurm-17.json"):
+        (folder.path / file).write_text(json.dumps({"last": 1, "asked_s": {}}))
+    for name in ("cancel_steps", "cancel_all"):
+        monkeypatch.setattr(slurm, name, lambda *asked: "Slurm is not there")
+    slurm.cancel_pilots(folder)

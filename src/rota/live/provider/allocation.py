@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rota.live.provider.asked import Asked
 from rota.live.provider.slurm import (
+    END_S,
     ENDED,
     KEEP_ALIVE,
     PACE_S,
@@ -25,6 +26,7 @@ from rota.live.provider.slurm import (
     SlurmProvider,
     call,
     environment,
+    last_lines,
 )
 
 GONE = "Invalid job id"  # Slurm has forgotten it
@@ -82,6 +84,9 @@ class AllocationProvider(SlurmProvider):
 
     async def _submit(self) -> None:
         """Start a step for the first node that was noted, on a host that has none."""
+        if not self._has_looked:  # a step of the last controller may be anywhere
+            await self._look()
+            return
         taken = {pilot.host for pilot in self._pilots.values()}
         taken |= {host for host, _ in self._started.values()}
         free = next((host for host in self._allocation.hosts if host not in taken), None)
@@ -137,6 +142,9 @@ class AllocationProvider(SlurmProvider):
             told.append(await self._call(*command))
             await asyncio.sleep(self._pace_s)
         self._looked_s = time.monotonic()
+        for each in told:
+            if each.code and GONE not in each.words and not self._trouble:
+                self._errors.append(f"Slurm's queue can't be read: {each.words}")
         self._take(*told)
 
     def _take(self, job: Answer, steps: Answer) -> None:
@@ -164,11 +172,18 @@ class AllocationProvider(SlurmProvider):
             if name not in found
         }
         for name, (host, process) in [*self._started.items()]:
+            if name in self._given_up and name not in found:
+                process.terminate()  # its step has yet to begin
             if process.poll() is not None:
                 del self._started[name]
                 if name not in found:
                     over[name] = Pilot(self._allocation.job, state, None, host, "")
         return over
+
+    def _last_words(self, name: str) -> str:
+        """The agent's, or srun's if it has started none."""
+        lines = last_lines(self._log)
+        return super()._last_words(name) or (f": {lines[-1]}" if lines else "")
 
 
 def cancel_steps(job: str, asked: Asked) -> str:
@@ -176,11 +191,13 @@ def cancel_steps(job: str, asked: Asked) -> str:
 
     Returns Slurm's own words if that can't be; "" if it could.
     """
-    look = Allocation(job, ()).looks[1]
+    look, deadline_s = Allocation(job, ()).looks[1], time.monotonic() + END_S
     while (told := call(*look)).code == 0:
         there = _steps(told.output, asked, None)
         if not there:
             return ""
+        if time.monotonic() > deadline_s:
+            return f"{', '.join(each.job for each in there.values())} do not end"
         time.sleep(PACE_S)
         call("scancel", "--signal=KILL", *(pilot.job for pilot in there.values()))
         time.sleep(PACE_S)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from rota.errors import RotaError
 from rota.live.provider.asked import Asked
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 
@@ -392,8 +393,11 @@ class SlurmProvider(Provider):
             await asyncio.sleep(self._pace_s)  # at first too: a check or a recall came before
             try:
                 await self._call_once()
-            except OSError as error:  # a full disk: nothing is asked for until it can be noted
+            except (OSError, RotaError) as error:
+                # A full disk: nothing is asked for until there is room to note it.
                 log.warning("Slurm can't be asked: %s", error)
+            except Exception:  # else nothing would be asked for, or given back, any more
+                log.exception("Slurm can't be asked, and is asked on")
 
     async def _call_once(self) -> None:
         """Give at most one command to Slurm: whatever is due first."""
@@ -549,13 +553,8 @@ class SlurmProvider(Provider):
 
     def _last_words(self, name: str) -> str:
         """The last line of an agent's log, if its node has the folder that is here."""
-        try:
-            with open(Path(self._home, "nodes", name, "agent.log"), "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-                lines = file.read().decode("utf-8", "replace").split("\n")
-        except OSError:
-            return ""
-        own = [line.strip() for line in lines if line.strip() and not line.startswith("srun:")]
+        lines = last_lines(Path(self._home, "nodes", name, "agent.log"))
+        own = [line for line in lines if not line.startswith("srun:")]
         return f": {own[-1]}" if own else ""
 
     def _fail(self, text: str) -> None:
@@ -565,6 +564,17 @@ class SlurmProvider(Provider):
         pause_s = min(RETRY_S * 2**self._failures, MOST_RETRY_S)
         self._ask_at_s, self._failure = time.monotonic() + pause_s, text
         self._failures += 1
+
+
+def last_lines(path: Path) -> list[str]:
+    """The last lines of a file that aren't empty; none if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _pilots(told: str, asked: Asked) -> dict[str, Pilot]:
