@@ -1,12 +1,17 @@
 """Ray that can't be spoken with, claims of its nodes, and what keeps agents alive there."""
 
+import asyncio
 import fcntl
 import os
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rota.live.provider.ray import RayDriver, RayError, Started
+from rota.errors import StoreFullError
+from rota.live.provider.asked import Asked
+from rota.live.provider.ray import RayDriver, RayError, RayProvider, Started
 from rota.live.provider.ray_driver import Keeper, claims, is_over
 
 
@@ -94,3 +99,142 @@ def test_an_agent_is_kept_alive_once_until_it_ends_in_good_order(tmp_path):
     keeper.start("admitted", agent)
     assert not keeper.is_alive()
     assert (place / "runs").read_text() == "x"
+
+
+class Spoken:
+    """In place of the process that speaks with Ray: groups are placed at once, agents live."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[str, str]] = {}
+        self.agents: dict[str, dict[str, Any]] = {}
+        self.raises: dict[str, Exception] = {}
+        self.why_none = ""  # why no actor can begin
+        self.calls: list[str] = []
+
+    def call(self, do: str, **words: Any) -> Any:
+        self.calls.append(do)
+        told = getattr(self, do)(**words)
+        if do in self.raises:
+            raise self.raises[do]
+        return told
+
+    def close(self) -> None:
+        pass
+
+    def look(self, doubted: dict[str, str], home: str) -> dict[str, Any]:
+        host = {"is_alive": True, "address": "10.0.0.1", "words": ""}
+        told = {"groups": {**self.groups}, "agents": {**self.agents}}
+        return told | {"hosts": {"host-a": host}, "over": []}
+
+    def ask(self, names: list[str], gpus: int | None) -> bool:
+        for name in names:
+            own = {"id": name, "state": "CREATED", "words": "FINISHED", "host": "host-a"}
+            self.groups.setdefault(name, own)
+        return True
+
+    def start(self, name: str, **words: Any) -> str:
+        if not self.why_none:
+            self.agents[name] = {"id": name, "state": {"is_alive": True, "code": None, "words": ""}}
+        return self.why_none
+
+    def give_back(self, names: list[str]) -> None:
+        if "give_back" not in self.raises:
+            for name in names:
+                self.groups.pop(name, None)
+                self.agents.pop(name, None)
+
+
+class Door:
+    """Lets agents in; those of ``running`` are connected."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.full = False
+
+    def admit(self, node: str) -> str:
+        if self.full:
+            raise StoreFullError("rota.db can't be written: the disk is full")
+        return "admitted"
+
+    def keep(self, nodes: Collection[str]) -> None:
+        pass
+
+    def is_connected(self, node: str) -> bool:
+        return node in self.running
+
+    def may_run(self, node: str) -> bool:
+        return node in self.running
+
+
+class Lab:
+    """A provider of at most three nodes that speaks with ``ray``."""
+
+    def __init__(self, home: Path) -> None:
+        self.ray, self.door, self.told = Spoken(), Door(), list[str]()
+        self.asked = Asked(home / "ray.json", "lab")
+        self.provider = RayProvider(
+            *(self.asked, (1, 3), self.ray, [], str(home), home / "ray-hosts.json", self.door),
+            pace_s=0.0,
+        )
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            await self.provider.start()
+            await story()
+            await self.provider.stop()
+
+        asyncio.run(asyncio.wait_for(whole(), 60))
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    async def until_told(self, words: str) -> None:
+        def is_told() -> bool:
+            self.told += self.provider.errors()
+            return any(words in text for text in self.told)
+
+        await self.until(is_told)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr("rota.live.provider.ray.AGAIN_S", 0.01)
+    return Lab(tmp_path)
+
+
+def test_a_refusal_to_take_nodes_back_is_told_once_and_tried_again(lab):
+    async def story() -> None:
+        await lab.until(lambda: "lab-1" in lab.ray.agents)
+        lab.ray.raises["give_back"] = RayError("no such actor")
+        lab.provider.release("lab-1")
+        await lab.until_told("Ray can't take nodes back: no such actor")
+        tries = lab.ray.calls.count("give_back")
+        await lab.until(lambda: lab.ray.calls.count("give_back") > tries + 2)
+        del lab.ray.raises["give_back"]
+        await lab.provider.end()
+        assert lab.provider.errors() == []
+        assert lab.ray.groups == {}
+
+    lab.run(story)
+
+
+def test_ray_is_asked_on_after_a_disk_without_room(lab):
+    lab.door.full = True
+
+    async def story() -> None:
+        await lab.until_told("Ray can't be asked: rota.db can't be written: the disk is full")
+        lab.door.full = False
+        await lab.until(lambda: "lab-1" in lab.ray.agents)
+
+    lab.run(story)
+
+
+@pytest.mark.process
+def test_a_driver_that_dies_within_its_answer_is_silent(tmp_path, monkeypatch):
+    (tmp_path / "half.py").write_text("import os, sys\nos.write(int(sys.argv[3]), b'{\"value\"')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("rota.live.provider.ray.DRIVER", "half")
+    with pytest.raises(RayError, match="the process that speaks with it has died") as refused:
+        RayDriver("auto", None, "lab").connect()
+    assert refused.value.is_silence

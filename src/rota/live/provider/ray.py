@@ -141,7 +141,7 @@ class RayDriver:
             raise RayError(f"no answer in {timeout_s:g} s", is_silence=True) from None
         except OSError:
             line = ""
-        if not line:
+        if not line.endswith("\n"):  # it has died, perhaps within a line
             self.close()
             words = self._last_words() or "the process that speaks with it has died"
             raise RayError(words, is_silence=True)
@@ -221,7 +221,7 @@ class RayProvider(Provider):
         self._has_looked = False
         self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
         self._trouble = ""  # why Ray does not answer
-        self._complaint = ""  # why it can't be looked at
+        self._complaints: dict[str, str] = {}  # what was told last, by request
         self._errors: list[str] = []
         self._ends = False
         self._task: asyncio.Task[None] | None = None
@@ -361,8 +361,9 @@ class RayProvider(Provider):
         while True:
             try:
                 await self._call_once()
-            except OSError as error:  # a full disk: nothing is asked for until it can be noted
-                log.warning("Ray can't be asked: %s", error)
+            except Exception as error:  # such as a full disk: what can't be noted waits
+                if self._complain("turn", f"Ray can't be asked: {error}"):
+                    log.exception("Ray can't be asked")
             await asyncio.sleep(self._pace_s)
 
     async def _call_once(self) -> None:
@@ -375,9 +376,7 @@ class RayProvider(Provider):
         elif self._asked.noted and now_s >= self._ask_at_s:
             await self._ask()
         elif back := self._to_give_back(now_s):
-            self._back_s |= dict.fromkeys(back, now_s + AGAIN_S)
-            await self._call("give_back", names=back)
-            self._looked_s = -math.inf
+            await self._give_back(back, now_s)
         elif name := self._to_start(now_s):
             self._start_s[name] = now_s + AGAIN_S
             await self._start_agent(name)
@@ -397,7 +396,16 @@ class RayProvider(Provider):
             self._trouble = str(error)
             return None
         self._trouble = ""
+        self._complaints.pop(do, None)
         return told
+
+    def _complain(self, of: str, text: str) -> bool:
+        """Tell of a request that fails, unless that was told. Returns True if it is told."""
+        is_new = self._complaints.get(of) != text
+        if is_new:
+            self._errors.append(text)
+        self._complaints[of] = text
+        return is_new
 
     async def _ask(self) -> None:
         """Ask for what was noted. Ray knows a name once: what it has is not asked for again."""
@@ -429,6 +437,15 @@ class RayProvider(Provider):
         if name in self._lost:
             return False  # Ray would have it somewhere else
         return now_s < self._given_up[name] or self._may_run(name)
+
+    async def _give_back(self, names: list[str], now_s: float) -> None:
+        """Kill agents that live yet, and give back; what is there still is tried again later."""
+        self._back_s |= dict.fromkeys(names, now_s + AGAIN_S)
+        self._looked_s = -math.inf
+        try:
+            await self._call("give_back", names=names)
+        except RayError as error:
+            self._complain("give_back", f"Ray can't take nodes back: {error}")
 
     def _to_start(self, now_s: float) -> str | None:
         """A node with a place and without an actor."""
@@ -466,9 +483,8 @@ class RayProvider(Provider):
         try:
             told = await self._call("look", doubted=doubted, home=self._home)
         except RayError as error:
-            if str(error) != self._complaint:
-                self._errors.append(f"Ray can't be looked at: {error}")
-            told, self._complaint = None, str(error)
+            self._complain("look", f"Ray can't be looked at: {error}")
+            told = None
         self._looked_s = time.monotonic()
         if told is not None:
             self._note(told)

@@ -5,6 +5,7 @@ is a process of its own (:mod:`rota.live.provider.ray` starts it). It ends with 
 groups and actors that it has asked for are detached, and stay.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -270,7 +271,9 @@ class Driver:
             self._ray.kill(actors[name])
         for group in self._own_groups():
             if group["name"] in names:
-                self._groups.remove_placement_group(self._groups.get_placement_group(group["name"]))
+                with contextlib.suppress(ValueError):  # it has gone meanwhile
+                    named = self._groups.get_placement_group(group["name"])
+                    self._groups.remove_placement_group(named)
 
     def end_by_force(self, hosts: Mapping[str, str], home: str, command: list[str]) -> list[str]:
         """Kill all of the cluster on these hosts, by name of a node, then what Ray has of it.
