@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import subprocess
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,20 @@ def test_an_agent_is_kept_alive_once_until_it_ends_in_good_order(tmp_path):
     keeper.start("admitted", agent)
     assert not keeper.is_alive()
     assert (place / "runs").read_text() == "x"
+
+
+@pytest.mark.process
+def test_a_keeper_that_has_just_begun_is_killed_and_no_other_process(tmp_path):
+    keeper, place = Keeper(str(tmp_path), "lab-1"), tmp_path / "nodes" / "lab-1"
+    place.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        (place / "keeper.pid").write_text(str(other.pid))  # an old one, which is another's now
+        keeper.start("admitted", ["-c", "import time; time.sleep(60)"])
+        assert keeper.kill()
+        assert not keeper.is_alive()
+        assert other.poll() is None
+        other.kill()
+    assert keeper.kill()  # there is nothing to kill
 
 
 class Spoken:

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 RAY = re.compile(r"2[.]60[.]")  # the versions that Rota is tested with
 CONNECT_S = 5.0  # for the head to take a connection
 ACTOR_S = 3.0  # for actors to answer
+KEEPER_S = 2.0  # for a keeper that is killed to be gone
+POLL_S = 0.02
 GONE_S = 20.0  # for actors and groups that were given back to be gone
 KILL_S = 30.0  # for the processes of a host to be gone
 LAST_WORDS_BYTES = 4096
@@ -91,6 +93,7 @@ class Keeper(NamedTuple):
                 return
             if (self.place / "keeper.code").exists():
                 return
+            (self.place / "keeper.pid").unlink(missing_ok=True)  # another process may have it now
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             with os.fdopen(os.open(self.place / "joined.json", flags, 0o600), "w") as joined:
                 joined.write(admitted)
@@ -118,10 +121,17 @@ class Keeper(NamedTuple):
             code = None
         return {"is_alive": False, "code": code, "words": self._last_words()}
 
-    def kill(self) -> None:
-        """Kill it and its agent, if it is alive."""
-        if self.is_alive():
-            os.killpg(int((self.place / "keeper.pid").read_text()), 9)
+    def kill(self) -> bool:
+        """Kill it and its agent, if it is alive. Returns True when it is not."""
+        deadline = time.monotonic() + KEEPER_S
+        while is_alive := self.is_alive():
+            # A keeper that has just begun has yet to write its pid.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+                os.killpg(int((self.place / "keeper.pid").read_text()), 9)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        return not is_alive
 
     def _last_words(self) -> str:
         try:
@@ -155,9 +165,9 @@ class Agent:
             told = self._keeper.state()
         return told
 
-    def kill(self) -> None:
-        """Kill the agent, if it is alive."""
-        self._keeper.kill()
+    def kill(self) -> bool:
+        """Kill the agent, if it is alive. Returns True when it is not."""
+        return self._keeper.kill()
 
 
 def is_over(home: str, name: str) -> bool:
@@ -170,11 +180,13 @@ def is_over(home: str, name: str) -> bool:
 
 def kill_all(command: list[str], home: str, name: str) -> str:
     """Kill all of the cluster on this machine by a ``command``; its words if that can't be."""
-    Keeper(home, name).kill()
+    is_killed = Keeper(home, name).kill()
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, timeout=KILL_S
     )
-    return done.stderr.strip() if done.returncode else ""
+    if done.returncode:
+        return done.stderr.strip()
+    return "" if is_killed else "what keeps its agent alive can't be killed"
 
 
 # -- of the driver ---------------------------------------------------------------------------------
@@ -263,14 +275,17 @@ class Driver:
         ).remote(host, home, name, admitted, agent)
 
     def give_back(self, names: list[str]) -> None:
-        """Kill agents of nodes that are given back, if they live yet, then actors and groups."""
+        """Kill agents of nodes that are given back, if they live yet, then actors and groups.
+
+        A node stays whose actor does not answer, or can't kill its agent.
+        """
         actors = self._actors()
         ends = {name: actors[name].kill.remote() for name in names if name in actors}
-        self._answers(ends)
-        for name in ends:
+        killed = {name for name, is_killed in self._answers(ends).items() if is_killed}
+        for name in killed:
             self._ray.kill(actors[name])
         for group in self._own_groups():
-            if group["name"] in names:
+            if group["name"] in names and (group["name"] in killed or group["name"] not in ends):
                 with contextlib.suppress(ValueError):  # it has gone meanwhile
                     named = self._groups.get_placement_group(group["name"])
                     self._groups.remove_placement_group(named)
@@ -289,9 +304,9 @@ class Driver:
             if host in alive
         }
         told = self._answers(tasks, KILL_S + ACTOR_S)
-        self.give_back([group["name"] for group in self._own_groups()])
         deadline = time.monotonic() + GONE_S
         while (left := self._own_groups()) and time.monotonic() < deadline:
+            self.give_back([group["name"] for group in left])
             time.sleep(0.1)
         return [
             *(f"node {name}: {words}" for name, words in told.items() if words),
