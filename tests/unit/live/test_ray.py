@@ -253,3 +253,47 @@ def test_a_driver_that_dies_within_its_answer_is_silent(tmp_path, monkeypatch):
     with pytest.raises(RayError, match="the process that speaks with it has died") as refused:
         RayDriver("auto", None, "lab").connect()
     assert refused.value.is_silence
+
+
+def test_what_a_silent_ray_may_have_is_given_back_at_the_end(lab):
+    silence = RayError("no answer in 60 s", is_silence=True)
+    lab.ray.raises |= {"ask": silence, "look": silence}
+
+    async def story() -> None:
+        await lab.until_told("Ray does not answer: no answer in 60 s")
+        ending = asyncio.create_task(lab.provider.end())
+        await asyncio.sleep(0)
+        lab.ray.ask(["lab-7"], None)  # it was asked for by a controller before
+        lab.ray.raises.clear()
+        await ending
+        assert lab.ray.groups == {}
+
+    lab.run(story)
+
+
+def test_what_a_silent_ray_does_not_have_is_asked_for_again(lab):
+    lab.ray.raises["ask"] = RayError("no answer in 60 s", is_silence=True)
+
+    async def story() -> None:
+        await lab.until_told("Ray does not answer: no answer in 60 s")
+        lab.ray.groups.clear()
+        del lab.ray.raises["ask"]
+        await lab.until(lambda: lab.ray.agents.keys() == lab.ray.groups.keys() == {"lab-1"})
+
+    lab.run(story)
+
+
+def test_a_group_is_kept_while_jobs_may_run_though_its_agent_has_ended(lab):
+    async def story() -> None:
+        await lab.until(lambda: "lab-1" in lab.ray.agents)
+        lab.door.running.add("lab-1")
+        await lab.until(lambda: lab.provider.awaited() == [])
+        lab.ray.agents["lab-1"]["state"] = {"is_alive": False, "code": 1, "words": "no disk"}
+        await lab.until_told("its agent has ended with exit code 1: no disk")
+        looks = lab.ray.calls.count("look")
+        await lab.until(lambda: lab.ray.calls.count("look") > looks + 2)
+        assert "give_back" not in lab.ray.calls
+        lab.door.running.clear()
+        await lab.until(lambda: lab.ray.groups == {})
+
+    lab.run(story)

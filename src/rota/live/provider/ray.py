@@ -217,6 +217,7 @@ class RayProvider(Provider):
         self._surely_over: set[str] = set()  # their agents have ended with all jobs
         self._start_s: dict[str, float] = {}  # when to start an actor that is not there yet,
         self._back_s: dict[str, float] = {}  # and to give back what is there still
+        self._unheard: set[str] = set()  # asked for in vain, as far as is known
         self._looked_s = -math.inf
         self._has_looked = False
         self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
@@ -276,8 +277,9 @@ class RayProvider(Provider):
 
         What that had asked for, and has not heard of, is asked for again under the same names.
         """
-        unheard = set(self._asked.names) - {*self._asked.known, *self._asked.noted}
-        self._asked.refused([name for name in self._asked.names if name in unheard])
+        if self._task is None:
+            self._unheard = set(self._asked.names) - {*self._asked.known, *self._asked.noted}
+            self._note_unheard(())
         self.scale(len(self._wanted()))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -408,7 +410,10 @@ class RayProvider(Provider):
         return is_new
 
     async def _ask(self) -> None:
-        """Ask for what was noted. Ray knows a name once: what it has is not asked for again."""
+        """Ask for what was noted. Ray knows a name once: what it has is not asked for again.
+
+        Without an answer Ray may have some of it: the next look tells.
+        """
         names = self._asked.noted
         self._asked.ask(names)
         self._looked_s = -math.inf
@@ -417,10 +422,16 @@ class RayProvider(Provider):
                 return
         except RayError as error:
             self._fail(f"Ray refuses it: {error}")
-        self._asked.refused(names)
-        for name in [name for name in names if name in self._given_up]:
-            self._asked.drop(name)
-            del self._given_up[name]
+        self._unheard.update(names)
+
+    def _note_unheard(self, known: Collection[str]) -> None:
+        """Note again what Ray was asked for in vain: all but the ``known``. Raises OSError.
+
+        What is given up stays asked for until it is there, or so late that it never will be.
+        """
+        if again := self._unheard - {*known, *self._given_up}:
+            self._asked.refused([name for name in self._asked.names if name in again])
+        self._unheard.clear()
 
     def _to_give_back(self, now_s: float) -> list[str]:
         """The nodes with a group or an actor that nobody needs."""
@@ -433,10 +444,17 @@ class RayProvider(Provider):
         ]
 
     def _holds(self, name: str, now_s: float) -> bool:
-        """True if the group of a node that is given up is kept for its jobs yet."""
-        if name in self._lost:
-            return False  # Ray would have it somewhere else
+        """True if the group of a node that is given up or lost is kept for its jobs yet."""
+        if name in self._lost:  # else Ray would have it somewhere else
+            return self._is_in_place(name) and self._may_run(name)
         return now_s < self._given_up[name] or self._may_run(name)
+
+    def _is_in_place(self, name: str) -> bool:
+        """True if a node's group is on the host where its agent was started."""
+        claim = self._claims.get(name)
+        if claim is None or claim.state != "CREATED":
+            return False
+        return claim.host == self._started.hosts.get(name)
 
     async def _give_back(self, names: list[str], now_s: float) -> None:
         """Kill agents that live yet, and give back; what is there still is tried again later."""
@@ -510,6 +528,8 @@ class RayProvider(Provider):
         shut_out = self._lost | {name for name, at_s in self._given_up.items() if now_s >= at_s}
         may_run = {name for name in self._asked.names if self._may_run(name)}
         before = set(self._asked.names)
+        with contextlib.suppress(OSError):  # a full disk: after the next look
+            self._note_unheard(self._claims)
         self._asked.settle(self._claims.keys() | may_run)
         gone = before - set(self._asked.names)
         self._lived -= gone
@@ -518,6 +538,9 @@ class RayProvider(Provider):
         for kept_s in (self._given_up, self._start_s, self._back_s):
             for name in gone & kept_s.keys():
                 del kept_s[name]
+        if self._ends:  # also what Ray has only now begun to tell of
+            for name in self._wanted():
+                self._give_up(name)
         self._started.keep(self._asked.names)
         self._admission.keep([name for name in self._asked.names if name not in shut_out])
 
@@ -538,9 +561,9 @@ class RayProvider(Provider):
 
     def _note_claim(self, name: str) -> None:
         """Take note of a group that is gone, or that Ray has somewhere else."""
-        claim, host = self._claims.get(name), self._started.hosts[name]
-        if claim is not None and claim.state == "CREATED" and claim.host == host:
+        if self._is_in_place(name):
             return
+        claim, host = self._claims.get(name), self._started.hosts[name]
         self._lost.add(name)
         if name not in self._given_up:
             at = self._hosts.get(host, {})
