@@ -43,7 +43,8 @@ class RayEngine:
         self._folder, self._gpus, self._agent = folder, gpus, agent
         known = _known(folder)
         self._name = known.name if known else f"rota-{secrets.token_hex(3)}"
-        self._driver = RayDriver(address or os.environ.get("RAY_ADDRESS"), token, self._name)
+        address = address or os.environ.get("RAY_ADDRESS")
+        self._driver = RayDriver(address, token or _token(), self._name)
         self._number = Asked(_asked(folder), self._name).number
 
     def check(self) -> None:
@@ -87,6 +88,10 @@ def cancel_nodes(folder: Folder) -> None:
     if known is None or not _asked(folder).exists():
         return
     asked = Asked(_asked(folder), known.name)
+    if not asked.names:
+        return
+    if wrong := _missing_token(known.token):
+        raise ServerError(f"Ray's nodes of {folder.path} can't be given back: {wrong}")
     driver = RayDriver(known.address, known.token, known.name)
     command = ["-m", "rota.server.down", "--home", str(folder.path)]
     try:
@@ -105,15 +110,24 @@ def cancel_nodes(folder: Folder) -> None:
     asked.settle((), asked.names)
 
 
+def _token() -> str | None:
+    """The path by which Ray would find its token here; it is kept, as others may not have it."""
+    if os.environ.get("RAY_AUTH_MODE") != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return None  # Ray would take none, or the token itself
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return os.path.abspath(named) if named else None
+
+
 def _missing_token(token: str | None) -> str:
     """Says what is wrong if Ray would take the user's own token, or there is none at the path."""
     if token is not None and not Path(token).is_file():
-        return f"--ray-token: {token} is no file; give the path of the cluster's token"
+        return f"--ray-token: {token} is no file; put the cluster's token there, or give its path"
     named = token or os.environ.get("RAY_AUTH_TOKEN_PATH") or os.environ.get("RAY_AUTH_TOKEN")
     if os.environ.get("RAY_AUTH_MODE") == "token" and not named:
         return (
             "--ray-token: RAY_AUTH_MODE is token, and Ray would take ~/.ray/auth_token, which may "
-            "be another cluster's; give the path of this cluster's token"
+            "be another cluster's; give the path of this cluster's token, or set "
+            "RAY_AUTH_TOKEN_PATH to it"
         )
     return ""
 

@@ -40,10 +40,11 @@ def test_another_ray_or_python_is_refused_with_the_fix(module, said, tmp_path, m
 
 
 @pytest.mark.process
-def test_a_ray_of_its_own_is_never_started(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    with pytest.raises(RayError, match="RAY_ADDRESS=local would start a Ray of its own"):
-        RayDriver(None, None, "lab").connect()
+@pytest.mark.parametrize(("option", "variable"), [(None, "local"), ("local", "10.0.0.1:6379")])
+def test_a_ray_of_its_own_is_never_started(option, variable, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    with pytest.raises(RayError, match=r"the address local .* would start a Ray of its own"):
+        RayDriver(option, None, "lab").connect()
 
 
 def test_a_node_keeps_its_host_and_what_lets_it_in_until_it_is_forgotten(tmp_path: Path):
@@ -82,21 +83,23 @@ def test_whole_nodes_are_claimed_the_largest_free_ones_first(found, taken, gpus,
 
 @pytest.mark.process
 def test_an_agent_is_kept_alive_once_until_it_ends_in_good_order(tmp_path):
-    keeper, place = Keeper(str(tmp_path), "lab-1"), tmp_path / "nodes" / "lab-1"
-    agent = ["-c", "import os, time\nopen('runs', 'a').write('x')\nopen('gate').read()"]
-    place.mkdir(parents=True)
-    os.mkfifo(place / "gate")
-    assert is_over(str(tmp_path), "lab-1")  # it was never here
+    home = str(tmp_path / "home")
+    keeper, place = Keeper(home, "lab-1"), tmp_path / "home" / "nodes" / "lab-1"
+    gate = tmp_path / "gate"
+    agent = ["-c", f"open('runs', 'a').write('x')\nopen({str(gate)!r}).read()"]
+    os.mkfifo(gate)
+    assert is_over(home, "lab-1")  # it was never here
     keeper.start("admitted", agent)
     keeper.start("another", agent)
     assert keeper.is_alive()
-    assert not is_over(str(tmp_path), "lab-1")
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+    assert not is_over(home, "lab-1")
     assert (place / "joined.json").read_text() == "admitted"
-    (place / "gate").write_text("")  # returns when the agent reads it
+    gate.write_text("")  # returns when the agent reads it
     with open(place / "keeper.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # returns when it has ended
     assert keeper.state() == {"is_alive": False, "code": 0, "words": ""}
-    assert is_over(str(tmp_path), "lab-1")
+    assert is_over(home, "lab-1")
     keeper.start("admitted", agent)
     assert not keeper.is_alive()
     assert (place / "runs").read_text() == "x"
@@ -172,7 +175,7 @@ class Door:
         return "admitted"
 
     def keep(self, nodes: Collection[str]) -> None:
-        pass
+        """Connections stay, so that a test says when an agent ends."""
 
     def is_connected(self, node: str) -> bool:
         return node in self.running
@@ -295,5 +298,15 @@ def test_a_group_is_kept_while_jobs_may_run_though_its_agent_has_ended(lab):
         assert "give_back" not in lab.ray.calls
         lab.door.running.clear()
         await lab.until(lambda: lab.ray.groups == {})
+
+    lab.run(story)
+
+
+def test_an_actor_that_cannot_begin_is_told_and_its_group_goes_back(lab):
+    lab.ray.why_none = "PermissionError: [Errno 13] Permission denied: '/home/lab'"
+
+    async def story() -> None:
+        await lab.until_told("(node lab-1): its actor can't begin: PermissionError: [Errno 13]")
+        await lab.until(lambda: lab.ray.groups == {} and "give_back" in lab.ray.calls)
 
     lab.run(story)

@@ -486,11 +486,20 @@ class RayProvider(Provider):
             self._started.add(name, self._claims[name].host, self._admission.admit(name))
         host, admitted = self._started.hosts[name], self._started.admitted[name]
         words = {"home": self._home, "agent": [*self._agent, "--home", self._home]}
+        self._looked_s = -math.inf
         try:
-            await self._call("start", name=name, host=host, admitted=admitted, **words)
+            why_none = await self._call("start", name=name, host=host, admitted=admitted, **words)
         except RayError as error:  # an earlier request was late, or the group has just gone
             log.info("no actor for %s: %s", name, error)
-        self._looked_s = -math.inf
+            return
+        if not why_none:
+            return
+        text = f"{self._about(name)} (node {name}): its actor can't begin: {why_none}"
+        if name in self._lived:  # the agent needs none
+            self._complain("start", text)
+        else:
+            self._fail(text)
+            self._lost.add(name)
 
     async def _look(self) -> None:
         doubted = {

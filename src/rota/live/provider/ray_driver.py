@@ -85,6 +85,7 @@ class Keeper(NamedTuple):
 
     def start(self, admitted: str, agent: Sequence[str]) -> None:
         """Start it, unless it is alive or has ended in good order."""
+        Path(self.home).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(self.place / "keeper.lock", "ab") as lock:
             try:
@@ -260,19 +261,31 @@ class Driver:
                 )
         return True
 
-    def start(self, name: str, host: str, home: str, admitted: str, agent: list[str]) -> None:
-        """Have an actor in the group of this name start the agent on a host, or find it there."""
+    def start(self, name: str, host: str, home: str, admitted: str, agent: list[str]) -> str:
+        """Have an actor in the group of this name start the agent on a host, or find it there.
+
+        Returns why the actor can't begin; "" if it does, or has yet to.
+        """
         group = self._groups.get_placement_group(name)
         claim = group.bundle_specs[0]
         # The actor claims what the group has, so that Ray names its GPUs to it.
         options = {"num_cpus": claim.get("CPU", 0), "num_gpus": claim.get("GPU", 0)}
-        self._ray.remote(Agent).options(
+        made = self._ray.remote(Agent).options(
             name=name,
             lifetime="detached",
             max_restarts=0,
             scheduling_strategy=self._in(group, 0),
             **options,
-        ).remote(host, home, name, admitted, agent)
+        )
+        state = made.remote(host, home, name, admitted, agent).state.remote()
+        try:
+            self._ray.get(state, timeout=ACTOR_S)
+        except self._ray.exceptions.ActorDiedError as error:
+            if error.actor_init_failed:
+                return str(error).strip().splitlines()[-1]
+        except self._ray.exceptions.RayError:  # the next look tells of it
+            pass
+        return ""
 
     def give_back(self, names: list[str]) -> None:
         """Kill agents of nodes that are given back, if they live yet, then actors and groups.
@@ -311,6 +324,11 @@ class Driver:
         return [
             *(f"node {name}: {words}" for name, words in told.items() if words),
             *(f"node {name}: its host does not answer" for name in tasks.keys() - told.keys()),
+            *(
+                f"node {name}: Ray does not hear its host, where jobs may run until their lease "
+                "is over; `rota up` waits for that"
+                for name in hosts.keys() - tasks.keys()
+            ),
             *(f"placement group {group['name']}: {group['state']}" for group in left),
         ]
 
@@ -382,7 +400,10 @@ def connect(address: str | None, cluster: str) -> Driver:
     """
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     if address == "local":
-        raise Trouble("RAY_ADDRESS=local would start a Ray of its own; give --ray-address")
+        raise Trouble(
+            "the address local (--ray-address, else RAY_ADDRESS) would start a Ray of its own; "
+            "give --ray-address HOST:PORT, that of Ray's head"
+        )
     try:
         import ray
     except ImportError as error:
