@@ -298,6 +298,10 @@ def _engine(
             raise InputError(
                 f"{unused}: it is for nodes of {engine.title()}; give --on {engine} as well"
             )
+    if name != "ray":
+        from rota.server.ray import check_no_nodes
+
+        check_no_nodes(folder)
     least, most = nodes
     bounds = most if least is None else least, most
     if name == "slurm" and os.environ.get("SLURM_JOB_ID"):

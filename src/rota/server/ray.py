@@ -42,13 +42,14 @@ class RayEngine:
         self.bounds = bounds
         self._folder, self._gpus, self._agent = folder, gpus, agent
         known = _known(folder)
+        self._before = known.address if known else None
         self._name = known.name if known else f"rota-{secrets.token_hex(3)}"
         address = address or os.environ.get("RAY_ADDRESS")
         self._driver = RayDriver(address, token or _token(), self._name)
         self._number = Asked(_asked(folder), self._name).number
 
     def check(self) -> None:
-        """Raise InputError, with Ray's own words, if it can't be asked.
+        """Raise InputError, with Ray's own words, if it can't be asked, or is not the one before.
 
         A cluster that may have nodes goes on also where Ray does not answer.
         """
@@ -59,6 +60,13 @@ class RayEngine:
         except RayError as error:
             if not (error.is_silence and _asked(self._folder).exists()):
                 raise InputError(f"--on ray: {error}") from None
+        before, now = self._before, self._driver.head
+        if before and now and before != now and _names(self._folder):
+            raise InputError(
+                f"--on ray: {self._folder.path} has nodes of the Ray at {before}, and this one is "
+                f"at {now}; give --ray-address {before}, give those back first with `rota down "
+                "--now`, or give another --home"
+            )
 
     def is_own(self, node: str) -> bool:
         """True of the names of these nodes."""
@@ -66,7 +74,8 @@ class RayEngine:
 
     def provider(self, admission: Admission) -> RayProvider:
         """The provider of these nodes."""
-        address, token = self._driver.address, self._driver.token
+        address = self._driver.head or self._before or self._driver.address
+        token = self._driver.token
         draft = self._folder.path / "ray-cluster.json.new"
         draft.write_text(json.dumps(Known(self._name, address, token)._asdict()))
         draft.replace(_cluster(self._folder))
@@ -82,14 +91,21 @@ class RayEngine:
         )
 
 
+def check_no_nodes(folder: Folder) -> None:
+    """Raise InputError if a cluster has nodes of Ray: without Ray nobody would tell of them."""
+    if names := _names(folder):
+        raise InputError(
+            f"--on: {folder.path} has nodes of Ray: {', '.join(names)}; give --on ray as before, "
+            "give them back first with `rota down --now`, or give another --home"
+        )
+
+
 def cancel_nodes(folder: Folder) -> None:
     """Kill all of a cluster on Ray's nodes, and give them back. Raises ServerError."""
     known, hosts = _known(folder), Started(_started(folder)).hosts
-    if known is None or not _asked(folder).exists():
+    if known is None or not _names(folder):
         return
     asked = Asked(_asked(folder), known.name)
-    if not asked.names:
-        return
     if wrong := _missing_token(known.token):
         raise ServerError(f"Ray's nodes of {folder.path} can't be given back: {wrong}")
     driver = RayDriver(known.address, known.token, known.name)
@@ -135,6 +151,12 @@ def _missing_token(token: str | None) -> str:
 def _known(folder: Folder) -> Known | None:
     file = _cluster(folder)
     return Known(**json.loads(file.read_text())) if file.exists() else None
+
+
+def _names(folder: Folder) -> list[str]:
+    """The nodes that a cluster has in Ray, or may have."""
+    known = _known(folder)
+    return Asked(_asked(folder), known.name).names if known else []
 
 
 def _cluster(folder: Folder) -> Path:

@@ -131,9 +131,10 @@ class Spoken:
 
     def call(self, do: str, **words: Any) -> Any:
         self.calls.append(do)
+        error = self.raises.get(do)
         told = getattr(self, do)(**words)
-        if do in self.raises:
-            raise self.raises[do]
+        if error is not None:
+            raise error
         return told
 
     def close(self) -> None:
@@ -275,12 +276,13 @@ def test_what_a_silent_ray_may_have_is_given_back_at_the_end(lab):
 
 
 def test_what_a_silent_ray_does_not_have_is_asked_for_again(lab):
-    lab.ray.raises["ask"] = RayError("no answer in 60 s", is_silence=True)
+    silence = RayError("no answer in 60 s", is_silence=True)
+    lab.ray.raises |= {"ask": silence, "look": silence}
 
     async def story() -> None:
         await lab.until_told("Ray does not answer: no answer in 60 s")
         lab.ray.groups.clear()
-        del lab.ray.raises["ask"]
+        lab.ray.raises.clear()
         await lab.until(lambda: lab.ray.agents.keys() == lab.ray.groups.keys() == {"lab-1"})
 
     lab.run(story)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from rota.errors import ServerError
+from rota.errors import InputError, ServerError
 from rota.folder import Folder
 from rota.live.provider.asked import Asked
-from rota.server.ray import RayEngine, cancel_nodes
+from rota.server.ray import RayEngine, cancel_nodes, check_no_nodes
 
 
 class Door:
@@ -40,3 +40,18 @@ def test_the_end_by_force_takes_no_other_token_and_needs_no_ray_where_nothing_is
         cancel_nodes(folder)
     asked.drop(node)
     cancel_nodes(folder)
+
+
+def test_nodes_of_ray_are_left_to_no_other_ray_and_no_other_engine(folder, monkeypatch):
+    check_no_nodes(folder)
+    name = json.loads((folder.path / "ray-cluster.json").read_text())["name"]
+    node = Asked(folder.path / "ray.json", name).new()
+    with pytest.raises(InputError, match=f"has nodes of Ray: {node}; give --on ray as before"):
+        check_no_nodes(folder)
+    again = RayEngine(folder, (1, 1), "127.0.0.1:10", None, None, [])
+    monkeypatch.setattr(again._driver, "connect", lambda: None)
+    again._driver.head = "10.0.0.1:10"
+    with pytest.raises(InputError, match=r"has nodes of the Ray at 127\.0\.0\.1:9, and"):
+        again.check()
+    again._driver.head = "127.0.0.1:9"
+    again.check()

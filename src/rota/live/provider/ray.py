@@ -72,12 +72,14 @@ class RayDriver:
     """The process that speaks with Ray: started when it is needed, and anew when it has died.
 
     ``address`` is that of Ray's head, or None for what RAY_ADDRESS says or this machine is a node
-    of; ``token`` the path of the file with the cluster's token, if it has one. Calls block, one at
-    a time.
+    of; ``token`` the path of the file with the cluster's token, if it has one. ``head`` is the
+    address of the head as Ray itself tells it once it is connected, and "" before. Calls block, one
+    at a time.
     """
 
     def __init__(self, address: str | None, token: str | None, cluster: str) -> None:
         self.address, self.token, self.cluster = address, token, cluster
+        self.head = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: IO[str] | None = None
         self._said: IO[bytes] | None = None
@@ -126,7 +128,7 @@ class RayDriver:
         self._channel = own
         self._lines = own.makefile("rw")
         try:
-            self._answer(CALL_S)
+            self.head = self._answer(CALL_S)
         except RayError:
             self.close()
             raise

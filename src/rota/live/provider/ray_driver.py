@@ -194,14 +194,18 @@ def kill_all(command: list[str], home: str, name: str) -> str:
 
 
 class Driver:
-    """What the cluster of this name, which is also a namespace of Ray, has there."""
+    """What the cluster of this name, which is also a namespace of Ray, has there.
 
-    def __init__(self, cluster: str, ray: Any) -> None:
+    ``head`` is the address of Ray's head, "" if it is not known.
+    """
+
+    def __init__(self, cluster: str, ray: Any, head: str) -> None:
         from ray.util.scheduling_strategies import (
             NodeAffinitySchedulingStrategy,
             PlacementGroupSchedulingStrategy,
         )
 
+        self.head = head
         # A function of the same name hides the module.
         self._ray, self._groups = ray, import_module("ray.util.placement_group")
         self._on, self._in = NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -419,7 +423,9 @@ def connect(address: str | None, cluster: str) -> Driver:
         ray.init(address=address, namespace=cluster, log_to_driver=False, logging_level="ERROR")
     except (Exception, SystemExit) as error:
         raise _told(error) from None
-    return Driver(cluster, ray)
+    # A client of Ray (ray://) knows its own server alone.
+    head = "" if "://" in address else str(ray.get_runtime_context().gcs_address)
+    return Driver(cluster, ray, head)
 
 
 def _check_place(address: str) -> None:
@@ -467,7 +473,7 @@ def main() -> None:
         except Trouble as trouble:
             answer(error=str(trouble), is_silence=trouble.is_silence)
             return
-        answer(value=None)
+        answer(value=driver.head)
         calls: dict[str, Callable[..., Any]] = {
             "look": driver.look,
             "ask": driver.ask,
