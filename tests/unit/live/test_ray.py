@@ -153,7 +153,8 @@ class Spoken:
 
     def start(self, name: str, **words: Any) -> str:
         if not self.why_none:
-            self.agents[name] = {"id": name, "state": {"is_alive": True, "code": None, "words": ""}}
+            state = {"is_alive": True, "code": None, "words": ""}
+            self.agents.setdefault(name, {"id": name, "state": state})
         return self.why_none
 
     def give_back(self, names: list[str]) -> None:
