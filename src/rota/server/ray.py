@@ -42,7 +42,7 @@ class RayEngine:
         self.bounds = bounds
         self._folder, self._gpus, self._agent = folder, gpus, agent
         known = _known(folder)
-        self._before = known.address if known else None
+        self._before = known.address if known and _names(folder) else None
         self._name = known.name if known else f"rota-{secrets.token_hex(3)}"
         address = address or os.environ.get("RAY_ADDRESS")
         self._driver = RayDriver(address, token or _token(), self._name)
@@ -61,7 +61,7 @@ class RayEngine:
             if not (error.is_silence and _asked(self._folder).exists()):
                 raise InputError(f"--on ray: {error}") from None
         before, now = self._before, self._driver.head
-        if before and now and before != now and _names(self._folder):
+        if before and now and before != now:
             raise InputError(
                 f"--on ray: {self._folder.path} has nodes of the Ray at {before}, and this one is "
                 f"at {now}; give --ray-address {before}, give those back first with `rota down "
