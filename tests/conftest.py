@@ -117,6 +117,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sampled", action="store_true", help="run only some cases of such tests")
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="from which everything is drawn")
-    group.addoption("--chaos-seconds", type=float, default=25.0, help="until the last fault")
+    group.addoption("--chaos-seconds", type=float, default=15.0, help="until the last fault")
     group.addoption("--chaos-policy", help="the policy; by default one that is drawn")
     group.addoption("--chaos-mix", help="kinds of jobs, with commas between; by default all")

@@ -155,6 +155,7 @@ def test_a_live_run_with_retries_dependencies_and_types_replays_alike(tmp_path, 
         assert commands >= 9
 
 
+@pytest.mark.sampled(0)
 def test_a_live_run_with_flow_jobs_replays_to_the_same_plans_and_commands(tmp_path):
     settings = {"quantum_s": "2", "trial_s": "2"}
     cluster = Cluster(tmp_path, "gandiva", 2, **settings)

@@ -117,6 +117,7 @@ def test_the_example_whose_batches_adapt_gets_larger_ones(make_cluster):
     cluster.ends(job, "CANCELLED")
 
 
+@pytest.mark.sampled(0)
 def test_the_examples_of_searches_find_something(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=1.0)
     fewer = ("target: 0.97", "target: 2", "max_trials: 12", "max_trials: 3")
@@ -158,6 +159,7 @@ def test_the_example_in_the_background_runs_in_the_gaps_of_the_one_with_a_plan(m
         cluster.ends(job, "CANCELLED")
 
 
+@pytest.mark.sampled(0)
 def test_the_example_for_the_background_probes_as_the_plain_one_does():
     printed = [
         subprocess.run(

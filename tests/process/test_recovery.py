@@ -64,6 +64,7 @@ class Interrupted:
         self.attempt += 1
 
 
+@pytest.mark.sampled(0)
 def test_power_cuts_are_not_the_losses_of_jobs_and_who_gets_on_is_not_given_up(make_cluster):
     cluster = make_cluster(gpus=3)
     it = Interrupted(cluster)
