@@ -68,7 +68,10 @@ class Shim:
     def stands(self) -> bool:
         """True if all below is stopped, or ended where a stopped parent can't see it."""
         still = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
-        return all(each.status() in still for each in self.below)
+        try:
+            return all(each.status() in still for each in self.below)
+        except psutil.NoSuchProcess:  # a sleep has just ended: its parent runs
+            return False
 
     def runs_on(self) -> bool:
         """Wait until worker and child have both written more."""
