@@ -118,13 +118,16 @@ def test_arguments_come_from_other_slices(client):
 def test_calls_return_before_their_inputs_exist(island, client, gate):
     one, other = client.slice(1), client.slice(1)
     x = one.put(torch.tensor([gate.number]))
+    scaled = one.function(f"{HERE}:scaled")
+    scaled(x).result()  # a worker that is held could not tell its shapes
+    before = island.finished(client)
     y = one.function(f"{HERE}:gated")(x)
-    z = one.function(f"{HERE}:scaled")(y)
+    z = scaled(y)
     moved = z.to(other)
     last = other.function(f"{HERE}:scaled")(moved)
     x.free()
     gate.wait_begun()  # and all calls have returned
-    assert [island.finished(client, worker) for worker in (0, 1)] == [0, 0]
+    assert [island.finished(client, worker) for worker in (0, 1)] == [before, 0]
     gate.open()
     assert last.result().tolist() == [3 * (3 * (gate.number + 1) + 1) + 1]
 
