@@ -95,6 +95,7 @@ def photograph(
         page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(1000 * PATIENCE_S)
         page.goto(link)
+        page.locator("h1").wait_for()  # the link leads to the first page, a moment later
         for path, name in pictures.items():
             page.goto(url + path)
             page.locator("canvas").first.wait_for()
