@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 from rota.client.client import Client  # noqa: E402
+from rota.experiment.engines_timeslice import SCRIPT  # noqa: E402
 from rota.experiment.runs.live import cluster, wait_for_all  # noqa: E402
 from rota.model.job import JobState  # noqa: E402
 from support import slurm as engine  # noqa: E402
@@ -40,23 +41,6 @@ LOOK_S = 0.05  # between two looks at what has yet to end
 ACTIVE = [state.name for state in JobState if not state.is_final]
 MOST_START, LEAST_SHORT, LEAST_SHARED = 1.2, 3.0, 1.0  # targets
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")  # of the controller
-TRAIN = """
-import sys, time
-import torch
-import rota.train
-out, steps, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-torch.set_num_threads(1)
-with rota.train.session() as s:
-    model = torch.nn.Linear(16, 1)
-    model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for step in s.steps(steps):
-        model(torch.ones(1, 16)).sum().backward()
-        time.sleep(step_s)
-        optimizer.step()
-        optimizer.zero_grad()
-        with open(out, "a") as file:
-            print(time.time(), file=file)
-"""
 
 
 class Bench:
@@ -65,7 +49,7 @@ class Bench:
     def __init__(self, slurm: engine.Slurm, base: Path, repeats: int) -> None:
         self.slurm, self.base, self.repeats = slurm, base, repeats
         self.rows: list[tuple[str, list[float], list[float], float | None, str]] = []
-        (base / "train.py").write_text(TRAIN)
+        (base / "train.py").write_text(SCRIPT)
         self._numbers = itertools.count()
 
     def held(

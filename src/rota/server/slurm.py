@@ -162,7 +162,7 @@ def _forget_others(folder: Folder, own: str) -> None:
 
 
 def _all_asked(folder: Folder) -> dict[str, Asked]:
-    """What was asked for, by the allocation's job; "" for pilots."""
+    """The nodes asked for, by the allocation's job; "" for pilots."""
     found = {"": Asked(_file(folder), _name(folder))} if _file(folder).exists() else {}
     for file in folder.path.glob("slurm-*.json"):
         job = file.stem.partition("-")[2]

@@ -62,7 +62,7 @@ class Trouble(Exception):
 
 
 class Keeper(NamedTuple):
-    """What keeps an agent of the node ``name`` alive on this machine: nobody's child."""
+    """A process that keeps an agent of the node ``name`` alive on this machine: nobody's child."""
 
     home: str
     name: str
@@ -113,7 +113,7 @@ class Keeper(NamedTuple):
                 )
 
     def state(self) -> dict[str, Any]:
-        """Whether it is alive, and if not the agent's last exit code and the last line it wrote."""
+        """Its life, and once it is over the agent's last exit code and the last line it wrote."""
         if self.is_alive():
             return {"is_alive": True, "code": None, "words": ""}
         try:
@@ -194,7 +194,7 @@ def kill_all(command: list[str], home: str, name: str) -> str:
 
 
 class Driver:
-    """What the cluster of this name, which is also a namespace of Ray, has there.
+    """The groups and actors of the cluster of this name, which is also a namespace of Ray.
 
     ``head`` is the address of Ray's head, "" if it is not known.
     """
@@ -380,7 +380,7 @@ class Driver:
 def claims(
     nodes: Sequence[Mapping[str, Any]], taken: Collection[str], gpus: int | None
 ) -> list[dict[str, float]]:
-    """What to claim of ``nodes``, as ``ray.nodes()`` tells them, one after another.
+    """The claims on ``nodes``, as ``ray.nodes()`` tells them, one after another.
 
     These are all GPUs of a node, or so many; where no node has any, all its CPUs. The largest come
     first; the last one is for all further nodes, which are to be as large as any. Nodes whose ids
