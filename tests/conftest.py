@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import kubernetes as kubernetes_engine
 from support import ray as ray_engine
 from support import slurm as engine
 
@@ -47,6 +48,18 @@ def ray() -> Iterator[ray_engine.Ray]:
         assert "ROTA_TEST_PACKAGES" not in os.environ, reason
         pytest.skip(reason)
     with ray_engine.ray() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[kubernetes_engine.Kubernetes]:
+    """A Kubernetes with three nodes on this machine, started once for all tests of a process."""
+    if reason := kubernetes_engine.why_none():
+        assert "ROTA_TEST_PACKAGES" not in os.environ or os.geteuid(), reason
+        pytest.skip(reason)
+    with kubernetes_engine.kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
         yield cluster
 
 

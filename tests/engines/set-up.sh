@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What tests/engines needs beside what `make setup` installs: Ray, for .venv, and Slurm, from Debian.
+# What tests/engines needs beside what `make setup` installs: Ray, for .venv; a Kubernetes API server,
+# built from Debian's source, once; and Slurm, from Debian.
 # Needs root where Slurm is missing.
 # What is there already is left as it is; none of its daemons is started here.
 set -euo pipefail
@@ -10,6 +11,8 @@ if ! "$python" -c 'from importlib.metadata import version; version("ray")' 2>/de
   "$python" -m pip --disable-pip-version-check --no-input install -q \
     -c "$root/constraints.txt" 'ray>=2.60,<2.61'
 fi
+
+"$root/tests/engines/kubernetes.sh"
 
 missing=()
 for program in munged slurmctld slurmd sbatch; do
