@@ -170,7 +170,10 @@ class Folder:
         return held
 
     def leave(self) -> None:
-        """Remove the folders outside of the state folder that are empty, and that nobody holds."""
+        """Remove the folders outside of the state folder that are empty, and that nobody holds.
+
+        Sockets of agents that were killed don't count, and are removed as well.
+        """
         for base in _bases():
             folder = base / self._short_name()
             with contextlib.suppress(OSError):
@@ -178,6 +181,8 @@ class Folder:
                     folder.rmdir()
                 elif _is_own(folder):
                     with _held_alone(folder):
+                        for socket in folder.glob("*.sock"):
+                            socket.unlink()
                         if os.listdir(folder) == [OWNER]:
                             (folder / OWNER).unlink()
                             folder.rmdir()

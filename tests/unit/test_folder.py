@@ -194,6 +194,20 @@ def test_who_leaves_takes_the_empty_folders_alone_and_only_if_nobody_holds_them(
     assert not any(place.exists() for place in places)
 
 
+def test_who_leaves_last_takes_the_sockets_of_agents_that_were_killed(homes):
+    folder = homes("home")
+    sockets, _ = outside_of(folder)
+    other = folder.hold()
+    dead = folder.socket("dead")
+    dead.touch()
+    shutil.rmtree(folder.arenas("node0"))
+    folder.leave()
+    assert dead.exists()
+    other.close()
+    folder.leave()
+    assert not sockets.exists()
+
+
 def test_folders_that_were_removed_while_somebody_waited_for_them_are_made_anew(homes, monkeypatch):
     folder = homes("home")
     places = outside_of(folder)
