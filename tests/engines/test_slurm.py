@@ -174,7 +174,11 @@ def test_a_controller_that_was_killed_finds_its_pilots_again(cluster, slurm):
 def test_a_node_without_power_is_lost_when_its_lease_is_over(cluster, slurm):
     job = Job(cluster, "dark").until_begun()
     lost = job.node
-    host = node(cluster, lost)["about"].rpartition(" ")[2]
+
+    def place() -> str:  # Slurm is asked for it now and then
+        return node(cluster, lost)["about"].rpartition(" ")[2]
+
+    host = until(lambda: place() in slurm.nodes and place(), "it is told where the pilot runs")
     slurm.cut_power(host, words=lost)
     job.until_begun(attempt=2)
     assert job.node != lost
