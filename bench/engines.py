@@ -1,10 +1,11 @@
 """Jobs on nodes that an engine lends, against the engine's own queue and against this machine.
 
-    python bench/engines.py [--on slurm] [--parts start,short,shared,scale] [--repeats 5]
+    python bench/engines.py [--on slurm,ray] [--parts start,short,shared,scale] [--repeats 5]
 
-A Slurm of eleven nodes is started on this machine, as root. Both sides of a part are measured in
-turns in the same run, on different nodes; printed are median, minimum and maximum. `start`: seconds
-from the submission of a training to its first step, on a held node and under `rota up` alone.
+A Slurm of eleven nodes, and a Ray of two, are started on this machine, as root. Both sides of a
+part are measured in turns in the same run, on different nodes; printed are median, minimum and
+maximum. `start`: seconds from the submission of a training to its first step, on a held node of
+each engine and under `rota up` alone. The other parts are Slurm's, whose queue is what others use:
 `short`: 200 short jobs until the last one has ended, through Rota, by `sbatch` one by one, and as
 one array of Slurm's. `shared`: eight one-GPU trainings on a node of four, until each has done a
 hundred steps. `scale`: ten pilots more and ten fewer, and what the controller calls of Slurm.
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -29,6 +31,7 @@ from rota.client.client import Client  # noqa: E402
 from rota.experiment.engines_timeslice import SCRIPT  # noqa: E402
 from rota.experiment.runs.live import cluster, wait_for_all  # noqa: E402
 from rota.model.job import JobState  # noqa: E402
+from support import ray as ray_engine  # noqa: E402
 from support import slurm as engine  # noqa: E402
 
 PARTS = ("start", "short", "shared", "scale")
@@ -44,26 +47,24 @@ COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")  # of the contro
 
 
 class Bench:
-    """A Slurm, and a folder for what jobs write."""
+    """A folder for what jobs write, and the words of ``rota up`` for nodes of an engine."""
 
-    def __init__(self, slurm: engine.Slurm, base: Path, repeats: int) -> None:
-        self.slurm, self.base, self.repeats = slurm, base, repeats
-        self.rows: list[tuple[str, list[float], list[float], float | None, str]] = []
+    def __init__(self, base: Path, repeats: int, options: Sequence[str]) -> None:
+        self.base, self.repeats, self.options = base, repeats, options
         (base / "train.py").write_text(SCRIPT)
         self._numbers = itertools.count()
 
     def held(
-        self, nodes: int, gpus: int, policy: str, **settings: object
+        self, nodes: int, gpus: int, policy: str, *options: str, **settings: object
     ) -> contextlib.AbstractContextManager[Client]:
-        """A cluster of Rota on so many of the first nodes."""
-        others = ",".join(self.slurm.nodes[nodes:])
+        """A cluster of Rota on so many nodes."""
         return cluster(
             self.base / f"held{next(self._numbers)}",
             gpus=gpus,
             nodes=nodes,
             policy=policy,
             settings={key: str(value) for key, value in settings.items()},
-            options=["--on", "slurm", f"--sbatch=--exclude={others}"],
+            options=[*self.options, *options],
         )
 
     def train(self, client: Client, steps: int) -> tuple[str, Path]:
@@ -74,16 +75,6 @@ class Bench:
 
     def out(self) -> Path:
         return self.base / f"steps{next(self._numbers)}"
-
-    def sbatch(self, command: str, *options: str) -> None:
-        """Submit a job of one task to the last nodes, which pilots leave alone."""
-        words = ["--ntasks=1", "--output=/dev/null", f"--chdir={self.base}", *options]
-        self.slurm.run("sbatch", *words, f"--wrap={command}")
-
-    def until_empty(self, name: str) -> None:
-        """Wait until Slurm has no more of the jobs of a name."""
-        while self.slurm.run("squeue", "-h", f"--name={name}"):
-            time.sleep(LOOK_S)
 
     def in_turns(self, sides: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
         """What each side gives, behind one to warm up; each comes first in turn."""
@@ -96,6 +87,32 @@ class Bench:
                 if number:
                     found[name].append(value)
         return found
+
+
+class SlurmBench(Bench):
+    """The same with a Slurm, of whose nodes pilots get the first ones."""
+
+    def __init__(self, base: Path, repeats: int, slurm: engine.Slurm) -> None:
+        super().__init__(base, repeats, ("--on", "slurm"))
+        self.slurm = slurm
+
+    def held(
+        self, nodes: int, gpus: int, policy: str, *options: str, **settings: object
+    ) -> contextlib.AbstractContextManager[Client]:
+        """A cluster of Rota on so many of the first nodes."""
+        others = ",".join(self.slurm.nodes[nodes:])
+        words = [f"--sbatch=--exclude={others}", *options]
+        return super().held(nodes, gpus, policy, *words, **settings)
+
+    def sbatch(self, command: str, *options: str) -> None:
+        """Submit a job of one task to the last nodes, which pilots leave alone."""
+        words = ["--ntasks=1", "--output=/dev/null", f"--chdir={self.base}", *options]
+        self.slurm.run("sbatch", *words, f"--wrap={command}")
+
+    def until_empty(self, name: str) -> None:
+        """Wait until Slurm has no more of the jobs of a name."""
+        while self.slurm.run("squeue", "-h", f"--name={name}"):
+            time.sleep(LOOK_S)
 
 
 # -- the parts -------------------------------------------------------------------------------------
@@ -120,7 +137,7 @@ def start(bench: Bench) -> Iterator[str]:
     yield judged(median(ours) / median(other), f"{MOST_START:g} at most")
 
 
-def short(bench: Bench) -> Iterator[str]:
+def short(bench: SlurmBench) -> Iterator[str]:
     """Short jobs until the last one has ended."""
     others = ",".join(bench.slurm.nodes[:-SHORT_NODES])
     options = [f"--exclude={others}", "--job-name=short", f"--mem={SHORT_MB}"]
@@ -157,7 +174,7 @@ def short(bench: Bench) -> Iterator[str]:
     yield judged(median(array) / median(ours), "")
 
 
-def shared(bench: Bench) -> Iterator[str]:
+def shared(bench: SlurmBench) -> Iterator[str]:
     """Trainings of one GPU each, twice as many as GPUs, until each has done some steps."""
     node = bench.slurm.nodes[-1]
     options = [f"--nodelist={node}", "--gres=gpu:1", "--mem=500", "--job-name=shared"]
@@ -190,7 +207,7 @@ def early_s(outs: Sequence[Path]) -> float:
     return max(float(out.read_text().split()[EARLY_STEPS - 1]) for out in outs)
 
 
-def scale(bench: Bench) -> Iterator[str]:
+def scale(bench: SlurmBench) -> Iterator[str]:
     """Ten pilots more, and ten fewer, once."""
     calls = bench.base / "calls"
     gate = bench.base / "gate"
@@ -251,26 +268,54 @@ def spread(values: list[float]) -> str:
     return f"{f'{median(values):.2f} ({min(values):.2f}, {max(values):.2f})':>25}"
 
 
+# -- the engines -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def on_slurm(base: Path, repeats: int) -> Iterator[Bench]:
+    """Pilots of a Slurm."""
+    (base / "slurm").mkdir()
+    with engine.slurm(base / "slurm", NODES) as slurm:
+        os.environ.update(slurm.environment)
+        yield SlurmBench(base / "jobs", repeats, slurm)
+
+
+@contextlib.contextmanager
+def on_ray(base: Path, repeats: int) -> Iterator[Bench]:
+    """Nodes of a Ray."""
+    with ray_engine.ray() as ray:
+        os.environ.update(ray.environment)
+        yield Bench(base / "jobs", repeats, ("--on", "ray"))
+
+
+ENGINES: Mapping[str, tuple[Callable[[], str], Callable[[Path, int], Any]]] = {
+    "slurm": (engine.why_none, on_slurm),
+    "ray": (ray_engine.why_none, on_ray),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--on", choices=["slurm"], default="slurm")
+    parser.add_argument("--on", default=",".join(ENGINES))
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    if reason := engine.why_none():
-        print(f"skipped: {reason}")
-        return
-    with tempfile.TemporaryDirectory(prefix="rota-") as name, contextlib.ExitStack() as stack:
-        base = Path(name)
-        for each in ("slurm", "jobs"):
-            (base / each).mkdir()
-        slurm = stack.enter_context(engine.slurm(base / "slurm", NODES))
-        os.environ.update(slurm.environment)
-        bench = Bench(slurm, base / "jobs", options.repeats)
-        print(f"{'':<44}{'through Rota, on nodes held':>27}{'against':>23}")
-        for part in options.parts.split(","):
-            for line in globals()[part](bench):
-                print(line, flush=True)
+    print(f"{'':<51}{'through Rota, on nodes held':>27}{'against':>23}")
+    for name in options.on.split(","):
+        why_none, on = ENGINES[name]
+        if reason := why_none():
+            print(f"skipped: {reason}")
+            continue
+        before = dict(os.environ)
+        with tempfile.TemporaryDirectory(prefix="rota-") as folder:
+            (Path(folder) / "jobs").mkdir()
+            with on(Path(folder), options.repeats) as bench:
+                for part in options.parts.split(","):
+                    if part == "start" or isinstance(bench, SlurmBench):
+                        for line in globals()[part](bench):
+                            print(f"{name + ':':<7}{line}", flush=True)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 if __name__ == "__main__":
