@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from support.kubelets import GPU, QUEUE, ROTA_IMAGE
+from support.kubelets import QUEUE, ROTA_IMAGE
 from support.kubernetes import Kubernetes
+from support.pod_placing import GPU
 
 NAMESPACES = (f"lab-{number}" for number in itertools.count())
 PATIENCE_S = 60.0
+HOST = "kubernetes.io/hostname"
 
 
 class Lab:
@@ -88,9 +90,6 @@ def test_a_pod_runs_with_what_its_spec_says_and_its_exit_code_is_told(lab):
     assert ended["exitCode"] == 3
     assert ended["message"] == "1 1234 n2 abc abc\n"
     assert lab.condition("one")["status"] == "True"
-
-
-HOST = "kubernetes.io/hostname"
 
 
 def test_a_pod_that_fits_nowhere_is_told_why(lab):

@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from support.kubelets import Kubelets, refuse
+from support.kubelets import READY, Kubelets, passing_over
 
 RECIPE = Path(__file__).parents[1] / "engines" / "kubernetes.sh"
 NODES = ("n1", "n2", "n3")
@@ -233,7 +233,7 @@ class Kubernetes:
 
     def delete_node(self, name: str) -> None:
         """Take a node away with its pods, as its cloud does: they end, and nobody waits for it."""
-        self.kubelets.cut_power(name)
+        self.kubelets.remove_node(name)
         self.call("DELETE", f"/api/v1/nodes/{name}")
         for pod in self.pods():
             if pod["spec"].get("nodeName") == name:
@@ -243,17 +243,17 @@ class Kubernetes:
         """Tell that a node is not heard of, as its controller does 40 s after its last word."""
         condition = {"status": "Unknown", "reason": "NodeStatusUnknown"}
         condition["message"] = "Kubelet stopped posting node status."
-        self.kubelets.tell_condition(name, condition)
+        self.kubelets.tell_node(name, condition)
         effects = ("NoSchedule", "NoExecute")
         taints = [{"key": UNREACHABLE, "effect": effect} for effect in effects]
         self.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}})
         for pod in self.pods():
             if pod["spec"].get("nodeName") == name:
-                self.kubelets.tell_pod_is_not_ready(pod)
+                self.kubelets.tell_condition(pod, "Ready", status="False")
 
     def take_back(self, name: str) -> None:
         """Tell that a node is ready, as its controller does when it hears of it again."""
-        self.kubelets.beat(name)
+        self.kubelets.tell_node(name, READY)
         self.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
     def pods(self, namespace: str = "") -> list[dict[str, Any]]:
@@ -268,15 +268,18 @@ class Kubernetes:
         return found[0] if found else None
 
     def clear(self, namespace: str) -> None:
-        """Returns when none of its pods is left, nor any of their processes."""
+        """Mend all nodes; returns when none of its pods is left, nor any of their processes."""
+        for node in self.kubelets.nodes:
+            self.kubelets.mend(node)
+            self.take_back(node)
         for pod in self.pods(namespace):
             self._forget(pod)
-        _until(lambda: not self.kubelets.kills(namespace), f"{namespace} has no process left")
+        _until(lambda: not self.kubelets.kill(namespace), f"{namespace} has no process left")
 
     def _forget(self, pod: Mapping[str, Any]) -> None:
         about = pod["metadata"]
         path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
-        with refuse(http.HTTPStatus.NOT_FOUND):
+        with passing_over(http.HTTPStatus.NOT_FOUND):
             self.call("DELETE", path, {"gracePeriodSeconds": 0})
 
     def stop(self) -> None:
