@@ -200,6 +200,20 @@ def test_pods_run_on_where_their_node_is_cut_off(lab):
     until(lambda: not kubelets.containers(lab.namespace, "far"))
 
 
+def test_pods_run_on_while_the_server_is_away(lab, tmp_path):
+    mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
+    volumes = [{"name": "gate", "hostPath": {"path": str(tmp_path)}}]
+    script = "while [ ! -e /gate/open ]; do sleep 0.05; done; exit 4"
+    lab.begin("steady", script, container=mounts, volumes=volumes)
+    until(lambda: lab.runs("steady"))
+    lab.cluster.stop_server()
+    (tmp_path / "open").touch()
+    until(lambda: not lab.cluster.kubelets.containers(lab.namespace, "steady"))
+    lab.cluster.start_server()
+    until(lambda: lab.status("steady")["phase"] == "Failed")
+    assert lab.state("steady")["terminated"]["exitCode"] == 4
+
+
 def test_a_token_allows_what_its_account_may_and_nothing_else(lab):
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     token = lab.cluster.add_account(lab.namespace, "reader", rules)

@@ -101,10 +101,11 @@ class Container:
 
     def send(self, number: signal.Signals) -> None:
         """Signal its PID 1; at SIGKILL, the kernel kills the others."""
-        for process in self.processes()[:1]:
+        found = self.processes()[:1]
+        for process in found:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
-        if number == signal.SIGKILL:
+        if number == signal.SIGKILL and not found:  # it has none yet, or any more
             self._process.kill()
 
     def kill(self) -> None:

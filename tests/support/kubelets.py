@@ -285,6 +285,11 @@ class Kubelets:
                 self._stops.wait(RETRY_S)
 
     def _turn(self) -> None:
+        for pod in self._pods.values():  # without the server, nothing else can be done
+            if pod.on.works():
+                pod.look()
+                if pod.ends():
+                    pod.end()
         self._schedule()
         for uid, told in self._places.pods.items():
             node = self._nodes.get(told["spec"].get("nodeName", ""))
@@ -368,11 +373,8 @@ class Kubelets:
         pod.gpus = free[: int(wanted.get(GPU, 0))]
 
     def _tend(self, pod: Pod) -> None:
-        """Do what is due for a pod, and tell the server what has changed."""
-        pod.look()
-        if pod.ends():
-            pod.end()
-        elif pod.refused is None:
+        """Start what is due of a pod, and tell the server what has changed."""
+        if pod.refused is None and not pod.ends():
             for run in pod.runs:
                 if run.container is None and not run.is_over(pod.policy):
                     self._begin(pod, run)
