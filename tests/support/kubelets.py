@@ -266,7 +266,7 @@ class Kubelets:
             authority = {"metadata": {"name": "kube-root-ca.crt"}, "data": certificate}
             account = {"metadata": {"name": "default"}}
             for kind, body in (("configmaps", authority), ("serviceaccounts", account)):
-                with passing_over(http.HTTPStatus.CONFLICT, http.HTTPStatus.FORBIDDEN):
+                with passing_over(*GONE_OR_CHANGED, http.HTTPStatus.FORBIDDEN):
                     self.call("POST", f"{path}/{kind}", body)
 
     # What they do.
@@ -280,8 +280,11 @@ class Kubelets:
                     self._turn()
             except httpx.TransportError:  # the server is away
                 self._stops.wait(TURN_S)
-            except Exception:
-                self._faults.append(traceback.format_exc())
+            except Exception as error:
+                if not (
+                    isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
+                ):
+                    self._faults.append(traceback.format_exc())
                 self._stops.wait(RETRY_S)
 
     def _turn(self) -> None:

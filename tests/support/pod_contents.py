@@ -209,7 +209,12 @@ class Contents:
             bound = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
             audiences = [source["audience"]] if "audience" in source else []
             asked = {"expirationSeconds": source["expirationSeconds"], "boundObjectRef": bound}
-            told = self._call("POST", path, {"spec": asked | {"audiences": audiences}})
+            try:
+                told = self._call("POST", path, {"spec": asked | {"audiences": audiences}})
+            except httpx.HTTPStatusError as error:
+                if error.response.is_server_error:
+                    raise
+                raise Lacks("ContainerCreating") from None  # account or pod are not there
             return {source["path"]: (told["status"]["token"].encode(), TOKEN_MODE)}
         key = "secretName" if kind == "secret" and "secretName" in source else "name"
         data = self._data(pod, kind, source[key], source)
