@@ -32,7 +32,7 @@ NODES = ("n1", "n2", "n3")
 CPUS, MEMORY, GPUS, PODS = 16, "64Gi", 4, 110  # of each node, for Kubernetes
 PATIENCE_S = 60.0
 CALL_S = 10.0  # for the server to answer the kubelets
-NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 def why_none() -> str:
