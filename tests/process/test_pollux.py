@@ -89,7 +89,6 @@ def every_sample_once(cluster, name):
     return set(counts) == {SAMPLES} and all(each == set(range(SAMPLES)) for each in seen)
 
 
-@pytest.mark.sampled(0)  # a job that comes while the first is retuned may wait for minutes
 def test_jobs_are_resized_and_retuned_and_go_on_when_controller_and_agent_are_killed(make_cluster):
     cluster = make_cluster("pollux", 2, environment=PROMPT, interval_s=TICK_S)
     first = train(cluster, "first", "--steps", 1_000_000)

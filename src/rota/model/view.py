@@ -184,6 +184,13 @@ class View:
         """Numbers of GPUs that the job can be given now, rising; see :meth:`ClusterState.sizes`."""
         return self._state.sizes(row)
 
+    def changes_gpus(self, row: int) -> bool:
+        """True if the job's size is settled until it has the GPUs that it is on its way to.
+
+        See :meth:`ClusterState.changes_gpus`.
+        """
+        return self._state.changes_gpus(row)
+
     def pace(self, row: int) -> Pace | None:
         """An elastic job's progress at its present size; None if it does not report it."""
         return pace_of(self._state, row, self.now_s)

@@ -398,7 +398,8 @@ class Ledger:
 
         A suspended job continues with as many as it had, unless it changes its size by a restart. A
         running one can grow or shrink if its program can, as far as its batches can be shared out,
-        and no command is on its way; it can shrink also before it has said whether its program can.
+        unless its GPUs are about to change; it can shrink also before it has said whether its
+        program can.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
@@ -414,7 +415,7 @@ class Ledger:
         if self.has_yet_to_say(row) and row not in self.backoff:
             smaller = tuple(size for size in elastic.sizes if size <= held.num_gpus)
             return smaller or (held.num_gpus,)
-        if target is not None and (row in self.unsettled or row in self.backoff):
+        if target is not None and self.changes_gpus(row):
             return (target.num_gpus,)  # already on its way there
         if not self.resizable[row] or self.since_s[row] < 0:
             return (held.num_gpus,)
@@ -422,6 +423,21 @@ class Ledger:
         if 0 < most < elastic.sizes[-1]:
             return tuple(size for size in elastic.sizes if size <= most) or (held.num_gpus,)
         return elastic.sizes
+
+    def changes_gpus(self, row: int) -> bool:
+        """True if a job that resizes as it runs is on its way to the GPUs of its target.
+
+        No other size can be chosen until it has them, and a job that is suspended meanwhile
+        continues with no fewer. False while a job begins that has yet to say if it can shrink, and
+        while a command changes nothing but its batch or its CPU cores: what is wanted next follows
+        these.
+        """
+        elastic, held, target = self.spec[row].elastic, self.held[row], self.target[row]
+        if elastic is None or elastic.by_restart or held is None or target is None:
+            return False
+        if row in self.backoff or row in self.resizing or self.home[row] is not None:
+            return True
+        return held.parts != target.parts and not self.has_yet_to_say(row)
 
     def has_yet_to_say(self, row: int) -> bool:
         """True if nobody can know yet if a live job's program can become larger or smaller.

@@ -224,7 +224,7 @@ class Layout:
     def _can_move(self, row: int) -> bool:
         """True if a running job may continue elsewhere, with its wanted number of GPUs."""
         view, before = self._what_if.view, self._before[row]
-        if not (view.movable[row] and view.portable[row]):
+        if not (view.movable[row] and view.portable[row]) or view.changes_gpus(row):
             return False
         changes = before is not None and before.num_gpus != self._wanted[row]
         return not (changes and self._as_it_runs(row))

@@ -8,13 +8,15 @@ goodput where the jobs come to lie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rota.model.allocation import Allocation
 from rota.model.measured.job_signature import StepWork, signature_of
 from rota.model.notes import DesiredNodes, Notes
 from rota.model.plan import Plan
@@ -36,6 +38,7 @@ from rota.policy.pollux.pools import (
     pools_of,
     possible_choices,
     resizes_as_it_runs,
+    taken_of,
 )
 from rota.policy.pollux.value import Jobs, Matrix, Vector
 from rota.policy.stages.autoscale import (
@@ -164,9 +167,15 @@ class Pollux(Policy):
             gpus = [leave_surplus(view, what_if, wish.desired)]
             after["nodes"] = wish._asdict()
             told = told._replace(nodes=wish)
-        values, wanted = self._solve(seen, gpus)
+        kept = {
+            row: place
+            for row in rows
+            if view.changes_gpus(row) and (place := what_if.target(row)) is not None
+        }
+        taken = taken_of(view, pools, kept.values())
+        values, wanted = self._solve(seen, gpus, kept.keys(), taken)
         weights = dict(zip(rows, map(float, values.max(axis=1)), strict=True))
-        self._lay_out(what_if, seen, dict(zip(rows, wanted, strict=True)), weights, told)
+        self._lay_out(what_if, seen, dict(zip(rows, wanted, strict=True)), kept, weights, told)
         changed = after if after != mark else None
         self._plan = what_if.plan(wake_at_s=wake_at_s, policy_mark=changed, notes=told)
         return self._plan
@@ -195,10 +204,14 @@ class Pollux(Policy):
         what_if: WhatIf,
         seen: Seen,
         wanted: dict[int, int],
+        kept: Mapping[int, Allocation],
         weights: dict[int, float],
         told: Notes,
     ) -> None:
-        """Free the GPUs of jobs that change pools, then lay out each pool's jobs on its nodes."""
+        """Free the GPUs of jobs that change pools, then lay out each pool's jobs on its nodes.
+
+        The ``kept`` jobs keep their target.
+        """
         avoid, pools = self.interference == "avoid", seen.pools
         sizes: list[dict[int, int]] = [{} for _ in pools]
         knowledge: list[dict[int, Knowledge]] = [{} for _ in pools]
@@ -206,9 +219,9 @@ class Pollux(Policy):
             before, pool = what_if.target(row), seen.choices.pools[choice]
             if not choice and before is not None:
                 pool = pool_of(pools, before)
-            sizes[pool][row] = seen.choices.gpus[choice]
+            sizes[pool][row] = kept[row].num_gpus if row in kept else seen.choices.gpus[choice]
             knowledge[pool][row] = seen.known[pool][job]
-            if before is not None and not pools[pool].has(before):
+            if before is not None and row not in kept and not pools[pool].has(before):
                 what_if.release(row, Reason.WAIT_PRIORITY)
         for number, (gpus, of_rows) in enumerate(zip(pools, sizes, strict=True)):
             layout = Layout(
@@ -333,16 +346,26 @@ class Pollux(Policy):
                 fair[job] = 1.0 / each.steps_s[max(within)] / jobs.one[job]
         return fair
 
-    def _solve(self, seen: Seen, gpus: list[int]) -> tuple[Matrix, list[int]]:
+    def _solve(
+        self,
+        seen: Seen,
+        gpus: list[int],
+        kept: Collection[int] = (),
+        taken: Sequence[int] = (),
+    ) -> tuple[Matrix, list[int]]:
         """The value of each choice to each job, and the best choices for these GPUs of the pools.
 
-        A choice that a job can't have, or whose value is NaN, has the value minus infinity.
+        A choice that a job can't have, or whose value is NaN, has the value minus infinity. The
+        ``kept`` rows have the GPUs ``taken`` of the pools, and are given none here.
         """
         values, choices = self._values(seen, sum(gpus)), seen.choices
-        room = np.array(choices.gpus) <= np.array(gpus)[list(choices.pools)]
+        left = [there - gone for there, gone in zip_longest(gpus, taken, fillvalue=0)]
+        room = np.array(choices.gpus) <= np.array(left)[list(choices.pools)]
         values[~(seen.possible & room & np.isfinite(values))] = -np.inf
+        if kept:
+            values[[row in kept for row in seen.rows]] = -np.inf
         values[values[:, 0] == -np.inf, 0] = 0.0
-        return values, solve_pools(values, choices.gpus, choices.pools, gpus).choices
+        return values, solve_pools(values, choices.gpus, choices.pools, left).choices
 
     def _values(self, seen: Seen, total_gpus: int) -> Matrix:
         """The value of each size to each job under the objective."""

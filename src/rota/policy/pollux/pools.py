@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -108,6 +108,14 @@ def pool_of(pools: Sequence[Pool], allocation: Allocation) -> int:
         for pool in pools
     ]
     return gpus.index(max(gpus))
+
+
+def taken_of(view: View, pools: Sequence[Pool], places: Collection[Allocation]) -> list[int]:
+    """GPUs of each pool that these allocations have, on nodes that are there."""
+    parts = [part for place in places for part in place.parts if view.nodes[part[0]].alive]
+    return [
+        sum(mask.bit_count() for node, mask in parts if pool.nodes >> node & 1) for pool in pools
+    ]
 
 
 def current_choices(view: View, rows: list[int], pools: Sequence[Pool], choices: Choices) -> Vector:

@@ -4,7 +4,7 @@ import pytest
 
 from rota.errors import TransitionError
 from rota.model.allocation import Allocation, of_parts, on_node
-from rota.model.commands import Resume, Retune, Stop, Suspend
+from rota.model.commands import Resize, Resume, Retune, Stop, Suspend
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.decide.live_limits import confine
@@ -20,7 +20,7 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import Adapt
+from rota.model.job import Adapt, Elastic
 from rota.model.plan import Plan
 from rota.model.state.state import ClusterState
 from rota.policy.base import Policy
@@ -38,11 +38,11 @@ class Wants(Policy):
         return Plan({0: self.place}, {}, {})
 
 
-def running(kind="gpu", adapt=None) -> ClusterState:
+def running(kind="gpu", adapt=None, elastic=None) -> ClusterState:
     """A job of two GPUs that has run on them since 0 s."""
     state = ClusterState()
     state.apply(NodeJoined(0.0, "n0", 2, kind))
-    state.apply(JobSubmitted(0.0, job("a", 2)._replace(adapt=adapt)))
+    state.apply(JobSubmitted(0.0, job("a", 2)._replace(adapt=adapt, elastic=elastic)))
     take_decision(state, Wants(PLAIN), 0.0)
     send(state, 0.0)
     state.apply(JobLaunched(0.0, 0, 1))
@@ -150,6 +150,20 @@ def test_other_gpus_wait_for_a_retune_that_is_on_its_way():
     assert diff(state) == []
     state.apply(JobRetuned(12.0, 0, (32, 1)))
     assert [type(command) for command in diff(state)] == [Suspend]
+
+
+def test_a_job_can_be_given_other_sizes_while_its_batch_changes_but_not_once_one_is_chosen():
+    state = running(elastic=Elastic((1, 2)))
+    take_decision(state, Wants(TUNED), 10.0)
+    send(state, 10.0)
+    assert state.sizes(0) == (1, 2)
+    take_decision(state, Wants(on_node(0, 1)), 11.0)
+    assert state.sizes(0) == (1,)
+    assert diff(state) == []
+    state.apply(JobRetuned(12.0, 0, (32, 1)))
+    assert state.sizes(0) == (1,)
+    assert [type(command) for command in send(state, 12.0)] == [Resize]
+    state.validate()
 
 
 def test_only_a_running_job_is_retuned():

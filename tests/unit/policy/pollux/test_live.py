@@ -6,7 +6,7 @@ import pytest
 
 from rota.live.controller.goodput import told_by
 from rota.model.allocation import on_node
-from rota.model.commands import Launch, Resize, Suspend
+from rota.model.commands import Launch, Resize, Resume, Suspend
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
@@ -16,11 +16,14 @@ from rota.model.events import (
     JobFinished,
     JobLaunched,
     JobResized,
+    JobResumed,
     JobRetuned,
     JobSubmitted,
     JobSuspended,
     NodeJoined,
+    ResumeRequested,
     StopRequested,
+    SuspendRequested,
     WorkerRegistered,
     WorkerReported,
 )
@@ -50,11 +53,11 @@ class OneEach(Policy):
 
 
 class Cluster:
-    """A live node of 8 slots, on which everything that was decided happens at once."""
+    """A live node of slots, on which everything that was decided happens at once."""
 
-    def __init__(self):
+    def __init__(self, slots=8):
         self.state = ClusterState()
-        self.state.apply(NodeJoined(0.0, "n0", 8, "cpu"))
+        self.state.apply(NodeJoined(0.0, "n0", slots, "cpu"))
         self.now_s = 0.0
 
     def submit(self, gpus=(1, 2, 4, 8), run="python train.py"):
@@ -229,8 +232,11 @@ def begun_with_others_to_come(cluster, policy):
 
 
 class OneBig(Policy):
+    def __init__(self, slots=0xFF):
+        self.slots = slots
+
     def decide(self, view):
-        return Plan({0: on_node(0, 0xFF)}, {}, {})
+        return Plan({0: on_node(0, self.slots)}, {}, {})
 
 
 def test_a_job_that_has_just_begun_gives_gpus_up_once_its_program_has_said_that_it_can(cluster):
@@ -332,3 +338,87 @@ def test_a_job_that_can_not_become_smaller_is_suspended_at_once(cluster):
     cluster.state.apply(WorkerReported(cluster.now_s, first, told))
     (suspend,) = cluster.decides(TakesAllAway())
     assert (type(suspend), suspend.row) == (Suspend, first)
+
+
+class Retuned(Policy):
+    """Wants the first job to have another batch where it is."""
+
+    def decide(self, view):
+        return Plan({0: view.target[0].with_batch((24, 0))}, {}, {})
+
+
+def with_both_slots():
+    """A job alone that has both slots and can do with one, and gains little by the second."""
+    cluster = Cluster(slots=2)
+    first = cluster.submit(gpus=(1, 2))
+    cluster.decides(OneBig(0b11))
+    said(cluster, first)
+    cluster.tells(first)
+    cluster.tells(first, gpus=2, size=24, step_s=0.29, gradient_s=0.19)
+    return cluster, first
+
+
+def comes(cluster):
+    return cluster.submit(gpus=(1, 2), run="python other.py")
+
+
+def targets(cluster):
+    return [target and target.num_gpus for target in cluster.state.target]
+
+
+@pytest.mark.parametrize("retuned", [True, False])
+def test_who_comes_while_a_batch_changes_gets_a_slot_of_one_that_can_do_with_less(retuned):
+    cluster, first = with_both_slots()
+    (retune,) = cluster.decides(Retuned())
+    second = comes(cluster)
+    assert cluster.decides(create("pollux", {})) == [], "one command at a time"
+    assert targets(cluster) == [1, 1]
+    if retuned:
+        cluster.state.apply(JobRetuned(cluster.now_s, first, retune.batch))
+    else:
+        cluster.state.apply(BatchRefused(cluster.now_s, first, retune.batch, "no room"))
+    (resize,) = cluster.commands()
+    assert (type(resize), resize.row, resize.allocation.num_gpus) == (Resize, first, 1)
+    cluster.state.apply(JobResized(cluster.now_s, first, resize.allocation))
+    cluster.commands()
+    assert cluster.state.held[second].num_gpus == 1
+    assert cluster.state.preemptions[first] == 0
+    cluster.state.validate()
+
+
+def test_who_comes_while_another_grows_waits_until_that_can_give_a_slot_up():
+    cluster, first = with_both_slots()
+    (shrink,) = cluster.decides(OneBig(0b1))
+    cluster.state.apply(JobResized(cluster.now_s, first, shrink.allocation))
+    policy = create("pollux", {})
+    (grow,) = cluster.decides(policy)
+    assert (type(grow), grow.allocation.num_gpus) == (Resize, 2)
+    second = comes(cluster)
+    assert cluster.decides(policy) == []
+    assert targets(cluster) == [2, None], "it is not suspended: it would have to go on with two"
+    cluster.state.apply(JobResized(cluster.now_s, first, grow.allocation))
+    assert cluster.state.decision_needed
+    (shrink,) = cluster.decides(policy)
+    assert (type(shrink), shrink.row, shrink.allocation.num_gpus) == (Resize, first, 1)
+    assert targets(cluster) == [1, 1]
+    cluster.state.apply(JobResized(cluster.now_s, first, shrink.allocation))
+    cluster.commands()
+    assert cluster.state.held[second].num_gpus == 1
+    cluster.state.validate()
+
+
+def test_who_comes_while_another_is_resumed_does_not_have_it_suspended_again():
+    cluster, first = with_both_slots()
+    cluster.state.apply(SuspendRequested(cluster.now_s, first))
+    cluster.commands()
+    cluster.state.apply(JobSuspended(cluster.now_s, first, cluster.now_s))
+    cluster.state.apply(ResumeRequested(cluster.now_s, first))
+    policy = create("pollux", {})
+    (resume,) = cluster.decides(policy)
+    assert type(resume) is Resume
+    comes(cluster)
+    assert cluster.decides(policy) == []
+    assert targets(cluster) == [2, None]
+    cluster.state.apply(JobResumed(cluster.now_s, first))
+    cluster.decides(policy)
+    assert targets(cluster) == [1, 1]
