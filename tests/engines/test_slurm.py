@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.process.conftest import Cluster, cancel_everything, until
 
+from rota.errors import NeverFitsError
 from support.slurm import GPUS, Slurm
 
 ASKED = ("--on", "slurm", "--partition", "gpu", "--time", "8h", "--lease", "10s")
@@ -114,6 +115,29 @@ def test_awaited_nodes_are_explained_in_slurms_words_and_block_nothing(cluster, 
     first.ends()
     second.until_begun().ends()  # on the node that was there
     slurm.run("scancel", number)
+
+
+def test_a_gang_gets_pilots_for_what_the_nodes_that_are_there_lack(cluster, slurm):
+    jobs = [Job(cluster, name) for name in ("here", "there")]
+    for job in jobs:
+        job.until_begun()
+    with pytest.raises(NeverFitsError, match="has 4, and 6 on 3 nodes; ask for 6 or fewer"):
+        cluster.submit("true", gpus=7)
+    blocker = ("sbatch", "--parsable", "--nodes=2", "--exclusive", "--mem=0", "--output=/dev/null")
+    number = slurm.run(*blocker, "--job-name=other", "--wrap", "sleep 600").strip()
+    until(lambda: len(slurm.jobs("R")) == 3, "the other job runs")
+    gang = cluster.submit("echo rank $RANK of $WORLD_SIZE", gpus=6)
+    until(lambda: cluster.client.explain(gang)["awaited"], "a third node is awaited")
+    why = cluster.client.explain(gang)
+    assert why["reason"] == "WAIT_RESOURCES"
+    assert why["blockers"][0]["have"] == "4 on 2 nodes; up to 3 nodes are asked for"
+    assert why["would_start_if"] == "the nodes that are awaited were there"
+    for job in jobs:
+        job.ends()
+    slurm.run("scancel", number)
+    assert cluster.until_state(gang, "SUCCEEDED")["attempt"] == 1
+    for rank in range(6):
+        assert "".join(cluster.client.logs(gang, rank=rank)) == f"rank {rank} of 6\n"
 
 
 def test_a_queue_gets_as_many_nodes_as_were_allowed_and_no_more(cluster, slurm):

@@ -33,11 +33,18 @@ class DrivenCluster:
     Nothing is decided, sent or confirmed but by a call.
     """
 
-    def __init__(self, *jobs: JobSpec, cluster: str = "1x4", policy: Any = None) -> None:
+    def __init__(
+        self,
+        *jobs: JobSpec,
+        cluster: str = "1x4",
+        policy: Any = None,
+        most_nodes: int = 0,
+    ) -> None:
         self.state = ClusterState()
         self.policy = FifoBackfill() if policy is None else policy
         self.now_s = 0.0
-        for node in parse_cluster(cluster):
+        self.most_nodes = most_nodes
+        for node in parse_cluster(cluster) if cluster else ():
             self.state.apply(joined(0.0, node))
         for spec in jobs:
             self.happens(JobSubmitted, spec)
@@ -52,7 +59,7 @@ class DrivenCluster:
 
     def decide(self) -> None:
         """Let the policy decide now."""
-        take_decision(self.state, self.policy, self.now_s)
+        take_decision(self.state, self.policy, self.now_s, most_nodes=self.most_nodes)
 
     def send(self) -> list[Command]:
         """Send the commands that are due now, and give them back."""

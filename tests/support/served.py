@@ -262,6 +262,9 @@ class StandInController:
     def awaited(self) -> list[dict[str, Any]]:
         return self.awaited_nodes
 
+    def most_nodes(self) -> int:
+        return 0
+
     def nodes(self) -> list[dict[str, Any]]:
         return [
             {

@@ -16,6 +16,8 @@ from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.decide.live_limits import (
+    all_gpus,
+    fits_on_more_nodes,
     fits_once_open,
     largest_node,
     most_gpus,
@@ -49,6 +51,7 @@ def explain(
     turns: Turns | None = None,
     quota: int | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
+    most_nodes: int = 0,
     shortage: str | None = None,
     progress: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -78,7 +81,8 @@ def explain(
     :func:`rota.explain.flow.flow_of`, which ``progress``, the job's latest report, is for.
     ``quota`` is how many GPUs the quota of the job's queue has, None if that is not known.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
-    ``why``: a job that waits for GPUs is told of them.
+    ``why``: a job that waits for GPUs is told of them. ``most_nodes`` is how many nodes there can
+    be, 0 if none can be asked for.
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
     job_state = JobState(state.state[row])
@@ -87,7 +91,9 @@ def explain(
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
     earlier = _wait_before(state, row)
-    blockers = _blockers(state, row, now_s, turn, quota, fills, earlier) if waits else []
+    blockers = (
+        _blockers(state, row, now_s, turn, quota, fills, earlier, most_nodes) if waits else []
+    )
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
@@ -96,7 +102,9 @@ def explain(
         blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
     would_start_if = None
     if blockers:
-        would_start_if = _would_start_if(state, row, now_s, blockers, turn, quota, fills)
+        would_start_if = _would_start_if(
+            state, row, now_s, blockers, turn, quota, fills, most_nodes
+        )
     if waits and shortage is not None:
         reason, undecided = Reason.WAIT_DISK, False
         blockers.insert(0, _blocker(reason, "room on the disk of the state folder", shortage))
@@ -201,6 +209,7 @@ def _blockers(
     quota: int | None,
     fills: bool,
     earlier: list[int],
+    most_nodes: int,
 ) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
@@ -213,7 +222,7 @@ def _blockers(
     if waits_for := state.waits_for.get(row):
         found.append(_dependency(state, waits_for))
     if not state.spec[row].is_background:
-        found += _cluster_too_small(state, row)
+        found += _cluster_too_small(state, row, most_nodes)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
         lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
@@ -319,8 +328,13 @@ def _by_policy(
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 
 
-def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
+def _cluster_too_small(state: ClusterState, row: int, most_nodes: int) -> list[dict[str, Any]]:
     wanted = state.num_gpus[row]
+    if fits_on_more_nodes(state, row, most_nodes):
+        there = sum(node.alive for node in state.nodes)
+        nodes = "1 node" if there == 1 else f"{there} nodes"
+        have = f"{all_gpus(state)} on {nodes}; up to {most_nodes} nodes are asked for"
+        return [_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have)]
     if wanted <= state.total_gpus:
         largest = largest_node(state)
         offered = max((node.num_gpus for node in state.offered if node.alive), default=0)
@@ -427,6 +441,7 @@ def _would_start_if(
     turns: Turns | None,
     quota: int | None,
     fills: bool,
+    most_nodes: int,
 ) -> str:
     """The smallest change that would let the job start, as far as the state shows."""
     job_id = state.spec[row].job_id
@@ -434,6 +449,8 @@ def _would_start_if(
     if Reason.NEVER_FITS.name in rules:
         most = most_gpus(state, spans=state.spec[row].spans_nodes)
         return f"it asked for at most {gpus_text(most)}"
+    if fits_on_more_nodes(state, row, most_nodes):
+        return "the nodes that are awaited were there"
     if Reason.NODE_UNHEALTHY.name in rules:
         gone = "nodes that are away" if state.unreachable else "the lost nodes"
         return f"{gone} came back" if state.nodes else "a node joined"

@@ -207,6 +207,7 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
             turns=controller.turns(row),
             quota=controller.quota(row),
             awaited=controller.supply.awaited(),
+            most_nodes=controller.supply.most_nodes(),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
             progress=controller.record.progress(row),
         )

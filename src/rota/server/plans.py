@@ -17,7 +17,8 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
     ``start`` is ``now``, ``after`` (the jobs of that name have given their GPUs up), ``waits`` or
     ``never``; ``verdict`` is that of :func:`rota.explain.why.explain`.
     """
-    seen = preview(state, controller.new_policy, spec, now_s)
+    most_nodes = controller.supply.most_nodes()
+    seen = preview(state, controller.new_policy, spec, now_s, most_nodes)
     row, given = seen.row, state.target[seen.row]
     policy = controller.new_policy()
     view = View(state, now_s, policy)
@@ -30,6 +31,7 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
         fills=policy.fill is not None,
         turns=policy.turns(view, row) if row in state.active else None,
         quota=policy.quota(view, row),
+        most_nodes=most_nodes,
         shortage=controller.room.shortage() if controller.room.is_tight else None,
     )
     start = "waits"

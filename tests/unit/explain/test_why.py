@@ -6,6 +6,7 @@ import pytest
 
 from rota.explain.why import explain
 from rota.model.allocation import on_node
+from rota.model.cluster import Node
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
@@ -24,6 +25,7 @@ from rota.model.events import (
     SuspendRequested,
     WorkerRegistered,
     WorkerReported,
+    joined,
 )
 from rota.model.job import Adapt, Dependency, Elastic, JobSpec, JobState, Program, Suspension
 from rota.model.probe import Probe
@@ -131,6 +133,19 @@ def test_a_job_that_waits_is_told_of_nodes_that_are_awaited():
         "node m: the machine boots"
     ]
     assert explain(cluster.state, 0, 1.0, awaited=awaited)["awaited"] == []
+
+
+def test_a_gang_that_further_nodes_could_hold_is_told_how_many_are_asked_for():
+    driven = DrivenCluster(cluster="", most_nodes=3)
+    driven.state.apply(joined(0.0, Node("n", 4, "cuda", reach="10.0.0.1")))
+    driven.happens(JobSubmitted, job("a", 8, program=Program("python train.py", "/work")))
+    driven.settle()
+    verdict = explain(driven.state, 0, 1.0, most_nodes=3)
+    assert (verdict["reason"], rules(verdict)) == ("WAIT_RESOURCES", ["WAIT_RESOURCES"])
+    (blocker,) = verdict["blockers"]
+    assert blocker["need"] == "8 GPUs"
+    assert blocker["have"] == "4 on 1 node; up to 3 nodes are asked for"
+    assert verdict["would_start_if"] == "the nodes that are awaited were there"
 
 
 def test_a_starting_job_says_where():

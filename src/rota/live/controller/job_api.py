@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
@@ -94,27 +95,37 @@ class Entry(NamedTuple):
 
 
 class JobApi:
-    """Users' requests about jobs: each is checked, written down, and only then carried out."""
+    """Users' requests about jobs: each is checked, written down, and only then carried out.
+
+    ``most_nodes`` tells how many nodes there can be, 0 if none can be asked for.
+    """
 
     def __init__(
-        self, record: Record, journal: Journal, files: JobFiles, snapshots: Snapshots
+        self,
+        record: Record,
+        journal: Journal,
+        files: JobFiles,
+        snapshots: Snapshots,
+        most_nodes: Callable[[], int],
     ) -> None:
         self._record, self._journal, self._state = record, journal, record.state
-        self._files, self.snapshots = files, snapshots
+        self._files, self.snapshots, self._most_nodes = files, snapshots, most_nodes
         self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
 
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
-        have = all_gpus(self._state)
+        most_nodes = self._most_nodes()
+        have, could_have = all_gpus(self._state), all_gpus(self._state, most_nodes)
         is_known = any(node.alive for node in self._state.nodes)  # else nodes may be awaited
-        if is_known and request.num_gpus > have:
+        if is_known and request.num_gpus > could_have:
+            more = f", and {could_have} on {most_nodes} nodes" if could_have > have else ""
             raise NeverFitsError(
-                f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
-                f"ask for {have} or fewer"
+                f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has "
+                f"{have}{more}; ask for {could_have} or fewer"
             )
         share = request.share
         spans = request.processes == "gpu" and (share is None or share.role != BACKGROUND)
-        most = most_gpus(self._state, spans=spans)
+        most = most_gpus(self._state, spans=spans, most_nodes=most_nodes)
         if is_known and request.num_gpus > most:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, such a gang is on one node, "

@@ -125,11 +125,13 @@ class Controller:
         self.copies = LogCopies(self.record, self.questions, self.members)
         self.files = JobFiles(self.record, self.questions, provider, self.members, self.copies)
         self.snapshots = Snapshots(self.record, self.room, folder.snapshots)
-        self.jobs = JobApi(self.record, self.journal, self.files, self.snapshots)
+        self.supply = Supply(self.record, self.journal, provider, policy.turn_s)
+        self.jobs = JobApi(
+            self.record, self.journal, self.files, self.snapshots, self.supply.most_nodes
+        )
         self.cleaner = Cleaner(self.record, self.journal, self.files, self.snapshots)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
-        self.supply = Supply(self.record, self.journal, provider, policy.turn_s)
         self.leases = Leases(LEASE_S) if leases is None else leases
         self.node_api = NodeApi(self.record, self.journal, self.members, self.leases, self.supply)
         self.tickets = Tickets(self.record, self.members, certify)
@@ -372,7 +374,7 @@ class Controller:
         laps = [time.perf_counter()]
         try:
             lap = partial(_note_time, laps)
-            event = take_decision(self.state, self._policy, now_s, lap)
+            event = take_decision(self.state, self._policy, now_s, lap, self.supply.most_nodes())
         except Exception as error:  # a policy is anybody's code
             log.exception("policy %s failed; the last plan stays", identity(self._policy))
             self.policy_error = str(error)

@@ -84,6 +84,11 @@ class Supply:
             del self._given_up[name]
         return name in self._given_up
 
+    def most_nodes(self) -> int:
+        """The most nodes that there can be; 0 if none can be asked for."""
+        bounds = self._provider.bounds
+        return 0 if bounds is None else bounds[1]
+
     def awaited(self) -> list[dict[str, Any]]:
         """The nodes that were asked for and are not there yet, each with the reason."""
         return [node._asdict() for node in self._provider.awaited()]
@@ -119,7 +124,7 @@ class Supply:
 
     def _wanted_by_queue(self) -> int:
         """As many nodes as the queue asks for; no fewer before it has asked for fewer for long."""
-        wanted, now_s = nodes_wanted(self._state), self._record.now_s()
+        wanted, now_s = nodes_wanted(self._state, self.most_nodes()), self._record.now_s()
         if wanted >= self._wanted:
             self._wanted, self._fewer_since_s = wanted, None
         elif self._fewer_since_s is None:

@@ -10,7 +10,7 @@ from rota.model.allocation import Allocation
 from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
 from rota.model.decide.fill import check_fill, leave_room, with_fill, without_stage
-from rota.model.decide.live_limits import fits_once_open, with_wanted_types
+from rota.model.decide.live_limits import fits_on_more_nodes, fits_once_open, with_wanted_types
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
@@ -38,10 +38,13 @@ class Decider:
         self._state = state
         self._view = View(state, 0.0, policy)
 
-    def decide(self, now_s: float, lap: Callable[[], None] | None = None) -> DecisionTaken:
+    def decide(
+        self, now_s: float, lap: Callable[[], None] | None = None, most_nodes: int = 0
+    ) -> DecisionTaken:
         """Let the policy decide at ``now_s`` and apply its plan.
 
-        ``lap`` is called once the view is ready, and again once the policy has decided. Raises
+        ``lap`` is called once the view is ready, and again once the policy has decided. Jobs that
+        need more nodes than there are, up to ``most_nodes``, are told to wait for them. Raises
         PlanError, before anything has changed, if the plan breaks the contract, and
         PolicyError if the policy raises anything.
         """
@@ -71,8 +74,8 @@ class Decider:
             told = self._with_cpus(view, told)
         if told.notes is not None:
             check_notes(state, told.notes)
-        if (state.closed or state.unreachable) and reasons:
-            told = told._replace(reasons=_blame_shut_nodes(state, reasons))
+        if (state.closed or state.unreachable or most_nodes) and reasons:
+            told = told._replace(reasons=_blame_nodes(state, reasons, most_nodes))
         event = self._applied(view, told)
         state.plan = plan
         return event
@@ -174,27 +177,37 @@ def _line_of(policy: type, error: Exception) -> str:
     return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
 
 
-def _blame_shut_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:
-    """The reasons, with NODE_CLOSED or NODE_UNHEALTHY where it applies.
+def _blame_nodes(state: ClusterState, reasons: dict[int, int], most_nodes: int) -> dict[int, int]:
+    """The reasons, with NODE_CLOSED, NODE_UNHEALTHY or WAIT_RESOURCES where one applies.
 
-    It applies to jobs that would fit if no node were cordoned, drained or away.
+    The first two apply to jobs that would fit if no node were cordoned, drained or away; the last
+    one to those that would fit on further nodes, ``most_nodes`` in all.
     """
     told = {}
-    why = Reason.NODE_CLOSED if state.closed else Reason.NODE_UNHEALTHY
     for row, code in reasons.items():
-        if code == Reason.NEVER_FITS and fits_once_open(state, row):
-            if state.reason[row] != why:
-                told[row] = int(why)
-        else:
-            told[row] = code
+        why = _lack(state, row, most_nodes) if code == Reason.NEVER_FITS else Reason(code)
+        if why == code or state.reason[row] != why:
+            told[row] = int(why)
     return told
 
 
+def _lack(state: ClusterState, row: int, most_nodes: int) -> Reason:
+    """The reason of a job for which the open nodes are too few."""
+    if (state.closed or state.unreachable) and fits_once_open(state, row):
+        return Reason.NODE_CLOSED if state.closed else Reason.NODE_UNHEALTHY
+    more = fits_on_more_nodes(state, row, most_nodes)
+    return Reason.WAIT_RESOURCES if more else Reason.NEVER_FITS
+
+
 def take_decision(
-    state: ClusterState, policy: Any, now_s: float, lap: Callable[[], None] | None = None
+    state: ClusterState,
+    policy: Any,
+    now_s: float,
+    lap: Callable[[], None] | None = None,
+    most_nodes: int = 0,
 ) -> DecisionTaken:
     """Let ``policy`` decide on ``state`` at ``now_s`` once; see :meth:`Decider.decide`."""
-    return Decider(state, policy).decide(now_s, lap)
+    return Decider(state, policy).decide(now_s, lap, most_nodes)
 
 
 def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:

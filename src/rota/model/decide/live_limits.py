@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rota.model.allocation import Allocation, of_parts, on_node
-from rota.model.cluster import FreeGpus
+from rota.model.cluster import FreeGpus, Node
 from rota.model.commands import Resize
 from rota.model.plan import Plan
 from rota.model.reason import Reason
@@ -123,17 +123,40 @@ def largest_node(state: ClusterState) -> int:
     return max((node.num_gpus for node in state.nodes if node.alive), default=0)
 
 
-def all_gpus(state: ClusterState) -> int:
-    """GPUs of all living nodes, closed or not."""
-    return sum(node.num_gpus for node in state.nodes if node.alive)
+def further_node(state: ClusterState) -> Node | None:
+    """The living node like which those count that can still be asked for: the largest one."""
+    there = (node for node in state.nodes if node.alive)
+    return max(there, key=lambda node: (node.num_gpus, bool(node.reach)), default=None)
 
 
-def most_gpus(state: ClusterState, *, spans: bool) -> int:
-    """The most GPUs that a job can have on the living nodes, which it ``spans`` or not."""
+def all_gpus(state: ClusterState, most_nodes: int = 0) -> int:
+    """GPUs of all living nodes, closed or not, and of further ones up to ``most_nodes`` in all."""
+    there, further = [node for node in state.nodes if node.alive], further_node(state)
+    more = 0 if further is None else further.num_gpus * max(0, most_nodes - len(there))
+    return sum(node.num_gpus for node in there) + more
+
+
+def most_gpus(state: ClusterState, *, spans: bool, most_nodes: int = 0) -> int:
+    """The most GPUs that a job can have on the living nodes, which it ``spans`` or not.
+
+    Further nodes count, up to ``most_nodes`` in all, which are like the largest living one.
+    """
     if not state.is_live:
         return all_gpus(state)
+    further = further_node(state)
     joined = sum(node.num_gpus for node in state.nodes if node.alive and node.reach)
+    if further is not None and further.reach:
+        joined += all_gpus(state, most_nodes) - all_gpus(state)
     return max(largest_node(state), joined if spans else 0)
+
+
+def fits_on_more_nodes(state: ClusterState, row: int, most_nodes: int) -> bool:
+    """True if a job without processes is too large for the nodes, but not for ``most_nodes``."""
+    if state.home[row] is not None or state.held[row] is not None or state.spec[row].gpu_types:
+        return False
+    gpus, spans = state.num_gpus[row], state.spec[row].spans_nodes
+    most = most_gpus(state, spans=spans, most_nodes=most_nodes)
+    return most_gpus(state, spans=spans) < gpus <= most
 
 
 def fits_once_open(state: ClusterState, row: int) -> bool:

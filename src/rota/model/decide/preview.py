@@ -33,16 +33,21 @@ class Preview(NamedTuple):
 
 
 def preview(
-    state: ClusterState, new_policy: Callable[[], Any], spec: JobSpec, now_s: float
+    state: ClusterState,
+    new_policy: Callable[[], Any],
+    spec: JobSpec,
+    now_s: float,
+    most_nodes: int = 0,
 ) -> Preview:
     """Submit the job on ``state``, a copy of its own, and decide once.
 
+    ``most_nodes`` is the most nodes that there can be, if more can be asked for; else 0.
     Each decision is taken by a policy object of its own. Raises what a decision raises.
     """
     without, before = state.copy(), list(state.target)
     row = len(before)
     state.apply(JobSubmitted(now_s, spec))
-    take_decision(state, new_policy(), now_s)
+    take_decision(state, new_policy(), now_s, most_nodes=most_nodes)
     given = state.target[row]
     if given is None:
         return Preview(state, row, (), ())

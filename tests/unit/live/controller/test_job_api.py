@@ -1,4 +1,4 @@
-"""Jobs that ask for more cores or memory than any node has."""
+"""Jobs that ask for more GPUs, cores or memory than there are."""
 
 from types import SimpleNamespace
 
@@ -19,11 +19,11 @@ def request(**resources):
     return parse_job({"run": "true", "resources": resources}, workdir="/")
 
 
-def api(*nodes):
+def api(*nodes, most_nodes=0):
     state = ClusterState()
     for node in nodes:
         state.apply(joined(0.0, node))
-    return JobApi(SimpleNamespace(state=state), None, None, None)
+    return JobApi(SimpleNamespace(state=state), None, None, None, lambda: most_nodes)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,33 @@ def test_cores_that_a_node_has_lost_can_not_be_asked_for():
     assert [node.millicores for node in one._state.offered] == [4000]
     with pytest.raises(NeverFitsError, match="has 4; ask for 4 or fewer"):
         one.check(request(cpus=5))
+
+
+def gang(gpus, processes="gpu"):
+    run = {"run": "true", "processes": processes, "resources": {"gpus": gpus}}
+    return parse_job(run, workdir="/")
+
+
+REACHED = Node("one", 4, "cuda", reach="10.0.0.1")
+
+
+def test_a_gang_is_taken_that_fits_on_the_nodes_that_can_be_asked_for():
+    api(REACHED, most_nodes=8).check(gang(32))
+    too_large = "resources.gpus is 33 and this cluster has 4, and 32 on 8 nodes; ask for 32 or"
+    with pytest.raises(NeverFitsError, match=too_large):
+        api(REACHED, most_nodes=8).check(gang(33))
+    with pytest.raises(NeverFitsError, match="5 and this cluster has 4; ask for 4 or fewer"):
+        api(REACHED).check(gang(5))
+
+
+@pytest.mark.parametrize(
+    ("node", "wants"),
+    [
+        (REACHED, gang(5, processes="node")),
+        (REACHED._replace(reach=""), gang(5)),
+    ],
+    ids=["its processes are on one node", "no other node could call this one"],
+)
+def test_a_job_that_can_be_on_one_node_alone_is_refused_whatever_can_be_asked_for(node, wants):
+    with pytest.raises(NeverFitsError, match="gang is on one node, and the largest node has 4"):
+        api(node, most_nodes=8).check(wants)

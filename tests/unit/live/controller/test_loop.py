@@ -28,6 +28,7 @@ from rota.model.events import BurstPlanned, JobSubmitted, ModelReported, NodeLos
 from rota.model.job import JobState
 from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes
 from rota.model.probe import Probe
+from rota.model.reason import Reason
 from rota.model.turns import Turns
 from rota.policy.base import Policy
 from rota.policy.ordering.fifo import FifoBackfill
@@ -1223,6 +1224,35 @@ def test_under_a_policy_that_asks_for_no_nodes_the_queue_does(tmp_path, monkeypa
         monkeypatch.setattr(supply_module, "SHRINK_AFTER_S", 0.0)
         await until(lambda: provider.asked == 1)
         await until(lambda: provider.released == ["n"])
+        for each in (agent, other):
+            await each.leave()
+        await controller.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_gang_is_taken_that_needs_a_node_that_can_be_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
+    provider, folder = Grows(), Folder(tmp_path).create()
+
+    async def scenario():
+        controller = Controller(
+            EventStore(folder.database), folder, FifoBackfill(), "fifo", provider
+        )
+        controller.agents.own_reach = "127.0.0.1"
+        await controller.start()
+        agent, other = Agent(controller), Agent(controller)
+        agent.says(**HELLO | {"wire": agent_sessions.SPANS})
+        await agent.hears("welcome")
+        with pytest.raises(NeverFitsError, match="this cluster has 2, and 4 on 2 nodes"):
+            await submit(controller, resources={"gpus": 5})
+        row = await submit(controller, resources={"gpus": 4})
+        await until(lambda: provider.asked == 2)
+        assert controller.state.reason[row] == Reason.WAIT_RESOURCES
+        provider.there = [ProvidedNode(name, is_alive=True) for name in "nm"]
+        other.says(**HELLO | {"node": "m", "agent": "first", "wire": agent_sessions.SPANS})
+        await until(lambda: controller.state.held[row] is not None)
+        assert controller.state.held[row].nodes() == (0, 1)
         for each in (agent, other):
             await each.leave()
         await controller.stop()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rota.model.cluster import Node
 from rota.model.decide.nodes_wanted import nodes_wanted
 from rota.model.events import (
     JobFinished,
@@ -10,8 +11,10 @@ from rota.model.events import (
     NodeLost,
     SuspendRequested,
     WorkerRegistered,
+    joined,
 )
-from rota.model.job import JobState, Suspension
+from rota.model.job import JobState, Program, Suspension
+from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.testing.builders import job
 from support.driven import DrivenCluster
@@ -91,3 +94,46 @@ def test_nodes_that_are_gone_do_not_count(queue):
     assert nodes_wanted(cluster.state) == 2
     cluster.happens(NodeLost, "node1")
     assert nodes_wanted(cluster.state) == 1
+
+
+def reached(*sizes, most_nodes, nodes=1, reach="10.0.0.1", processes="gpu"):
+    """A live cluster of nodes of 4 GPUs with gangs of these sizes, decided on."""
+    driven = DrivenCluster(cluster="", most_nodes=most_nodes)
+    for number in range(nodes):
+        driven.state.apply(joined(0.0, Node(f"n{number}", 4, "cuda", reach=reach)))
+    program = Program("python train.py", "/work", processes=processes)
+    for number, size in enumerate(sizes):
+        driven.happens(JobSubmitted, job(str(number), size, program=program))
+    driven.settle()
+    return driven.state
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nodes", "wanted"),
+    [
+        ((8,), 1, 2),
+        ((9,), 1, 3),
+        ((12, 4), 1, 4),
+        ((6, 2), 1, 2),  # together on the second one
+        ((4, 6), 1, 3),
+        ((3, 6), 2, 3),  # what the first one leaves is not enough
+        ((33,), 1, 0),  # more than eight nodes have
+        ((33, 8), 1, 2),
+    ],
+)
+def test_a_gang_that_is_larger_than_a_node_asks_for_several(sizes, nodes, wanted):
+    assert nodes_wanted(reached(*sizes, nodes=nodes, most_nodes=8), 8) == wanted
+
+
+def test_a_gang_asks_for_no_second_node_that_can_not_call_the_first_or_have_its_processes():
+    assert nodes_wanted(reached(8, most_nodes=8, reach=""), 8) == 0
+    assert nodes_wanted(reached(8, most_nodes=8, processes="node"), 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("most_nodes", "told"), [(2, Reason.WAIT_RESOURCES), (1, Reason.NEVER_FITS)]
+)
+def test_a_gang_is_told_to_wait_for_nodes_that_can_still_be_asked_for(most_nodes, told):
+    state = reached(8, 4, most_nodes=most_nodes)
+    assert state.reason[0] == told
+    assert state.target[1] is not None, "others do not wait for it"
