@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.model.cluster import parse_cluster
-from rota.model.commands import Command, Launch, Migrate, Resume, SetCpus, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Park, Resume, SetCpus, Stop, Suspend
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
@@ -13,9 +13,11 @@ from rota.model.events import (
     CpusSet,
     JobFinished,
     JobLaunched,
+    JobParked,
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    NodeClosed,
     ResumeRequested,
     StopRequested,
     SuspendRequested,
@@ -74,6 +76,8 @@ class DrivenCluster:
             self.happens(JobLaunched, command.row, command.attempt)
         elif isinstance(command, Resume | Migrate):
             self.happens(JobResumed, command.row)
+        elif isinstance(command, Park):
+            self.happens(JobParked, command.row)
         elif isinstance(command, Suspend):
             self.happens(JobSuspended, command.row, self.now_s)
         elif isinstance(command, SetCpus):
@@ -116,6 +120,18 @@ def cluster_with_a_job_that_is(state: JobState) -> DrivenCluster:
         cluster.happens(AttemptLost, 0, 1, "the node was lost")
     elif state.is_final:
         cluster.happens(JobFinished, 0, state)
+    return cluster
+
+
+def cluster_with_a_job_that_leaves() -> DrivenCluster:
+    """One whose job of row 0, which its owner has suspended, is being parked on node1.
+
+    Its own node, node0, is drained.
+    """
+    cluster = cluster_with_a_job_that_is(JobState.SUSPENDED)
+    cluster.happens(NodeClosed, "node0", True)
+    cluster.decide()
+    cluster.send()
     return cluster
 
 

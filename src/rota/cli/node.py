@@ -53,9 +53,10 @@ def drain(nodes: Sequence[str], by: str | None) -> int:
     """Have nodes take no new job, and have their jobs leave them.
 
     A job whose state can go to another node is suspended, and goes on elsewhere when the policy
-    gives it GPUs. Any other stays until it ends, or until TIME: then it is stopped, and starts
-    anew elsewhere, from its own last checkpoint if it writes some. `rota nodes` says `drained`
-    once no job is left. The exit code is 1 if there is no such node.
+    gives it GPUs; until then it waits on another node. Any other stays until it ends, or until
+    TIME: then it is stopped, and starts anew elsewhere, from its own last checkpoint if it writes
+    some. `rota nodes` says `drained` once no job and no state of one is left. The exit code is 1
+    if there is no such node.
     """
     within_s = None if by is None else seconds_until(by, time.time())
     with connected() as client:

@@ -86,7 +86,7 @@ def explain(
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
     job_state = JobState(state.state[row])
-    waits = job_state in WAITING
+    waits = job_state in WAITING or row in state.parking
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
@@ -575,6 +575,10 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None, 
             )
         return f"it runs on {_places(state, held)}{sharing}"
     home = state.home[row]
+    if home is not None and job_state == JobState.MIGRATING and row in state.parking:
+        (node,) = state.parking[row].nodes()
+        where = f"{state.nodes[node].name}, where the job goes on waiting"
+        return f"its state is on its way from {_places(state, home)} to {where}"
     if held is not None and home is not None and job_state == JobState.MIGRATING:
         return f"its state is on its way from {_places(state, home)} to {_places(state, held)}"
     if held is not None and job_state == JobState.STARTING:

@@ -56,6 +56,19 @@ class Migrate(NamedTuple):
     millicores: int | None = None
 
 
+class Park(NamedTuple):
+    """Move a suspended job's state to the node of these GPUs, where the job waits without any.
+
+    The GPUs are named, not held: they become the job's home, and others may have them.
+    """
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    allocation: Allocation
+
+
 class Resize(NamedTuple):
     """Change a running job to these GPUs, some of which it has already, with a rank on each."""
 
@@ -98,7 +111,7 @@ class Stop(NamedTuple):
     epoch: int
 
 
-Command = Launch | Suspend | Resume | Migrate | Resize | Retune | SetCpus | Stop
+Command = Launch | Suspend | Resume | Migrate | Park | Resize | Retune | SetCpus | Stop
 
 
 class Rule(NamedTuple):
@@ -119,13 +132,14 @@ RULES: dict[type, Rule] = {
     Suspend: Rule(JobState.RUNNING, JobState.SUSPENDING, overtakes=(Retune, SetCpus)),
     Resume: Rule(JobState.SUSPENDED, JobState.SUSPENDED),
     Migrate: Rule(JobState.SUSPENDED, JobState.MIGRATING),
+    Park: Rule(JobState.SUSPENDED, JobState.MIGRATING),
     Resize: Rule(JobState.RUNNING, JobState.RUNNING, refusal="resized"),
     Retune: Rule(JobState.RUNNING, JobState.RUNNING, refusal="retuned"),
     SetCpus: Rule(JobState.RUNNING, JobState.RUNNING, refusal="given CPU cores"),
     Stop: Rule(
         JobState.STOPPING,
         JobState.STOPPING,
-        overtakes=(Suspend, Resume, Migrate, Resize, Retune, SetCpus),
+        overtakes=(Suspend, Resume, Migrate, Park, Resize, Retune, SetCpus),
     ),
 }
 

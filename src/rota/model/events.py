@@ -220,6 +220,13 @@ class JobResumed(NamedTuple):
     speed: float = 1.0
 
 
+class JobParked(NamedTuple):
+    """The state of a suspended job is on the node that its Park named, and the job waits there."""
+
+    at_s: float
+    row: int
+
+
 class JobResized(NamedTuple):
     """The job has a rank on each of these GPUs, and on no other.
 
@@ -451,6 +458,7 @@ Event = (
     | JobLaunched
     | JobSuspended
     | JobResumed
+    | JobParked
     | JobResized
     | JobRetuned
     | CpusSet

@@ -299,6 +299,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.JobLaunched: History._started,
     events.JobSuspended: History._suspended,
     events.JobResumed: History._started,
+    events.JobParked: None,
     events.JobResized: History._resized,
     events.JobRetuned: History._speed_changed,
     events.CpusSet: History._speed_changed,

@@ -150,6 +150,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.JobLaunched: Timeline._job_launched,
     events.JobSuspended: Timeline._job_suspended,
     events.JobResumed: Timeline._job_resumed,
+    events.JobParked: None,
     events.JobResized: Timeline._job_resized,
     events.JobRetuned: None,
     events.CpusSet: None,

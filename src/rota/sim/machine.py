@@ -13,6 +13,7 @@ from rota.model.commands import (
     Command,
     Launch,
     Migrate,
+    Park,
     Resize,
     Resume,
     Retune,
@@ -26,6 +27,7 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobLaunched,
+    JobParked,
     JobResized,
     JobResumed,
     JobRetuned,
@@ -211,6 +213,10 @@ class Machine:
         costs = self.costs(row)
         delay_s = costs.resume_s + (costs.migrate_s if type(command) is Migrate else 0.0)
         return delay_s, new(JobResumed, (now_s + delay_s, row, self.speed(row, command.allocation)))
+
+    def _park(self, command: Park, now_s: float) -> tuple[float, Event]:
+        delay_s = self.costs(command.row).migrate_s
+        return delay_s, JobParked(now_s + delay_s, command.row)
 
     def _resize(self, command: Resize, now_s: float) -> tuple[float, Event]:
         row, allocation = command.row, command.allocation
@@ -418,6 +424,7 @@ CARRIED_OUT: dict[type, Callable[[Machine, Any, float], tuple[float, Event]]] = 
     Suspend: Machine._suspend,
     Resume: Machine._resume,
     Migrate: Machine._resume,
+    Park: Machine._park,
     Resize: Machine._resize,
     Retune: Machine._retune,
     SetCpus: Machine._set_cpus,

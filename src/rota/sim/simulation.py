@@ -193,7 +193,7 @@ class Simulation:
             self.decisions += 1
         if self._is_alone and state.unsettled and switch(state, self.machine, engine):
             return True
-        while state.unsettled and (commands := diff(state)):
+        while (state.unsettled or state.closed) and (commands := diff(state)):
             for command in commands:
                 self.machine.execute(command)
         if self.cloud is not None:

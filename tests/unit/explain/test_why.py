@@ -34,7 +34,7 @@ from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.registry import create
 from rota.testing.builders import job
-from support.driven import DrivenCluster, cluster_with_a_job_that_is
+from support.driven import DrivenCluster, cluster_with_a_job_that_is, cluster_with_a_job_that_leaves
 
 SCHEMA = [
     "job_id",
@@ -528,6 +528,14 @@ def test_a_job_that_moves_says_from_where_to_where():
     cluster = cluster_with_a_job_that_is(JobState.MIGRATING)
     sentence = explain(cluster.state, 0, cluster.now_s)["sentence"]
     assert sentence == "its state is on its way from node0:0 to node1:0"
+
+
+def test_a_job_whose_state_is_sent_to_wait_elsewhere_says_so_and_what_it_waits_for():
+    cluster = cluster_with_a_job_that_leaves()
+    told = explain(cluster.state, 0, cluster.now_s)
+    there = "node1, where the job goes on waiting"
+    assert told["sentence"] == f"its state is on its way from node0:0 to {there}"
+    assert told["blockers"][0]["rule"] == "HELD_BY_USER"
 
 
 def test_what_a_policy_has_tried_with_a_job_is_told():

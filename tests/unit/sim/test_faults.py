@@ -5,10 +5,11 @@ import pytest
 from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
 from rota.model.commands import Launch
-from rota.model.decide.departures import closing_times
+from rota.model.decide.departures import VACATE_S, closing_times
 from rota.model.events import (
     AttemptLost,
     CommandSent,
+    JobParked,
     JobSuspended,
     NodeClosed,
     NodeDeadlineChanged,
@@ -167,6 +168,20 @@ def test_a_node_that_is_known_to_fail_is_left_before_under_any_policy(name):
         jobs, scripted(lost._replace(notice_s=0.0)), cluster="1x4,1x6", policy=create(name)
     )
     assert max(unknown.lost_s) > 0
+
+
+def test_a_suspended_job_that_gets_no_gpus_elsewhere_keeps_its_work_on_another_node():
+    """Both nodes are full: the state of the one that has to leave waits on the other one."""
+    jobs = [job("stays", 4, lasts=2000), job("leaves", 4, lasts=2000)]
+    costs = FREE._replace(suspend_s=1.0, migrate_s=5.0, resume_s=2.0)
+    lost = Fault(1000.0, What.FAIL, "node1", notice_s=900.0)
+    state = outcome(jobs, scripted(lost), "2x4", costs=costs)
+    (parked,) = happened(state, JobParked)
+    left_s = 1000.0 - VACATE_S
+    assert (parked.row, parked.at_s) == (1, left_s + 1.0 + 5.0)
+    assert list(state.lost_s) == [0, 0]
+    assert (state.attempt[1], state.migrations[1], state.restarts[1]) == (1, 1, 1)
+    assert list(state.finish_s) == [2000, 2000 + 2.0 + 2000 - left_s]
 
 
 def test_a_notice_after_the_last_job_is_none():

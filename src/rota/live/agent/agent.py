@@ -739,7 +739,7 @@ class Agent:
         if (attempt := self._of(message)) is not None:
             attempt.stop()
 
-    def _migrate(self, message: Message) -> None:
+    def _fetch(self, message: Message) -> None:
         self._moves.arrive(message)
 
     async def _launch(self, message: Message) -> None:
@@ -900,7 +900,8 @@ CARRIED_OUT: dict[str, Callable[[Agent, Message], Coroutine[Any, Any, None] | No
     "launch": Agent._launch,
     "suspend": Agent._suspend,
     "resume": Agent._resume,
-    "migrate": Agent._migrate,
+    "migrate": Agent._fetch,
+    "park": Agent._fetch,
     "resize": Agent._resize,
     "retune": Agent._retune,
     "setcpus": Agent._set_cpus,

@@ -181,7 +181,7 @@ class Account:
 
     @property
     def is_guest(self) -> bool:
-        """True if the state has come from another node, and the job has not resumed here yet.
+        """True if the state has come from another node, and is not this node's yet.
 
         Then the source node still holds the state as well.
         """

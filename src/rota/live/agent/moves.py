@@ -24,6 +24,8 @@ from rota.live.agent.record import Record, record_from
 from rota.live.agent.states import State
 from rota.live.wire import Message
 
+PARK = "park"  # the kind of a command that brings an attempt here to wait
+
 log = logging.getLogger("rota.agent")
 
 Key = tuple[str, int]
@@ -96,18 +98,25 @@ class Moves:
     # -- coming --------------------------------------------------------------------------------
 
     def arrive(self, message: Message) -> None:
-        """Bring an attempt here to continue; ``done`` or ``failed`` follows. Raises AgentError."""
-        key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
+        """Bring an attempt here, to continue or, if it is to be parked, to wait suspended.
+
+        ``done`` or ``failed`` follows. Raises AgentError.
+        """
+        key = (message["job_id"], message["attempt"])
         known = self._attempts.get(key)
-        if known is not None and known.record.source is None and known.state == State.SUSPENDED:
-            self.leave(key)  # left from its last stay on this node
+        if known is not None and _is_left_over(known, message):
+            self.leave(key)
             known = None
         if known is not None and known.ended is not None:
             self._send(known.ended, b"")
             return
         if known is not None:
-            known.pausing.resume(message["command_id"], gpus, self._place(known, message))
-            known.tuning.keep(message.get("batch"))
+            try:
+                self._carry_on(known, message)
+            except AgentError as error:
+                if not known.is_guest:
+                    raise
+                known.ending.could_not_go_on(str(error))
             return
         for other in self._attempts.values():
             if other.job_id == key[0] and other.ended is None:
@@ -193,16 +202,24 @@ class Moves:
         text = "job %s.%s: %d bytes from %s in %.3f s, %d of them directly"
         log.info(text, *key, size, arrival.source, took_s, direct)
         try:
-            cores = self._place(attempt, message)
-            attempt.pausing.resume(command_id, message["gpus"], cores)
-            attempt.tuning.keep(message.get("batch"))
+            self._carry_on(attempt, message)
         except AgentError as error:
             attempt.ending.could_not_go_on(str(error))
+
+    def _carry_on(self, attempt: Attempt, message: Message) -> None:
+        """Let an attempt that is here continue, or wait, as the command says. Raises AgentError."""
+        if message["kind"] == PARK:
+            attempt.pausing.stay(message["command_id"])
+            return
+        cores = self._place(attempt, message)
+        attempt.pausing.resume(message["command_id"], message["gpus"], cores)
+        attempt.tuning.keep(message.get("batch"))
 
     def _settle(self, arrival: Arrival, record: Record, gpus: list[int]) -> Attempt:
         """Make an attempt of what has arrived: suspended, with its state in arenas of this node."""
         cooperative = record.movable
-        record.source = arrival.source  # where the state lies as well, until it has gone on here
+        record.source = arrival.source  # where the state lies as well, until this node has it
+        record.parked = None
         record.gpus = gpus
         record.visible = visible_gpus(gpus, self._devices, everything=cooperative)
         record.movable = self._devices.kind == "cpu" or cooperative
@@ -279,6 +296,14 @@ class Moves:
             then()
 
         task.add_done_callback(ended)
+
+
+def _is_left_over(known: Attempt, message: Message) -> bool:
+    """True if an attempt that is to come here was left from its last stay on this node."""
+    if known.record.source is not None or known.state != State.SUSPENDED:
+        return False
+    is_repeated = message["kind"] == PARK and known.record.parked == message["command_id"]
+    return not is_repeated
 
 
 def _about(key: Key, launch: str | None) -> Message:

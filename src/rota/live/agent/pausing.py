@@ -143,6 +143,29 @@ class Pausing:
                 self.go_on(rank)
         self.check_resumed()
 
+    def stay(self, command_id: int) -> None:
+        """Take an attempt that has come from another node for this one's; it stays suspended.
+
+        Raises AgentError if that can't be written down: then the other node still has it.
+        """
+        attempt = self._attempt
+        attempt.resume_id = command_id
+        if attempt.state != State.SUSPENDED:
+            raise AgentError(f"job {attempt.job_id} is {attempt.state}, and does not wait here")
+        if attempt.record.parked != command_id:
+            before = copy(attempt.record)
+            attempt.record.source, attempt.record.parked = None, command_id
+            try:
+                attempt.save()
+            except OSError as error:
+                attempt.record = before
+                raise AgentError(
+                    f"the record of job {attempt.job_id} can't be written: {error.strerror}"
+                ) from None
+        attempt.done(command_id)
+        attempt.tell_memory()
+        attempt.at_rest()
+
     # -- what the ranks say --------------------------------------------------------------------
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:

@@ -74,7 +74,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     suspended_s: float | None = None  # time of the suspension, while it is suspended
     vacated: Vacated | None = None  # while it has no processes
     checkpoint: Checkpoint | None = None  # while its device memory is on the host
-    source: str | None = None  # the node that it comes from, until it has gone on here
+    source: str | None = None  # the node that it comes from, until it has gone on or stays here
+    parked: int | None = None  # the command by which it came here to wait, until it has gone on
     fallback: str | None = None  # why it was only stopped, and not suspended by its method
     frozen: bool = False  # True if it was stopped where it was, and not at a boundary
     stays: bool = False  # True if it has device memory that can't follow it to another GPU

@@ -159,7 +159,7 @@ class Returning:
             return  # killed since it said so: without its arena, its state would be lost
         before, arenas = copy(attempt.record), self._arenas
         attempt.record.vacated = attempt.record.suspended_s = None
-        attempt.record.source = None  # from now on the state is here alone
+        attempt.record.source = attempt.record.parked = None  # from now on the state is here alone
         try:
             # Arenas do not outlast a power cut. A job's own checkpoint does.
             attempt.save(durable=not arenas)

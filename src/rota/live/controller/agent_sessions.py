@@ -19,9 +19,12 @@ from rota.live.controller.questions import Questions
 from rota.live.controller.record import Host, Record
 from rota.live.controller.recovery import (
     NODE_CHANGED,
+    RETRY_S,
     SHUT_DOWN,
     attempt_lost,
+    copy_lost,
     end_of_attempt,
+    has_copy,
     reconcile,
     seats,
 )
@@ -36,6 +39,7 @@ from rota.model.commands import (
     Command,
     Launch,
     Migrate,
+    Park,
     Resize,
     Resume,
     Retune,
@@ -47,6 +51,7 @@ from rota.model.events import (
     CommandFailed,
     CpusSet,
     JobLaunched,
+    JobParked,
     JobResized,
     JobResumed,
     JobRetuned,
@@ -59,7 +64,6 @@ from rota.store.members import Members
 
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
 SPANS = 2  # since this version of their messages agents have gangs over several nodes
-RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 
 log = logging.getLogger("rota.controller")
 notice = logging.getLogger("rota.notice")  # shown to whoever has started `rota up` as well
@@ -372,6 +376,11 @@ class AgentSessions:
 
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """Write down that an attempt has ended or is lost, and tell its agents."""
+        if has_copy(self._state, row, node):
+            self._journal.note(copy_lost(self._state, row, now_s, message))
+            self._tell_once_written(node, {**message, "type": "forget"})
+            self._turn()
+            return
         others = [name for name in self.seats_of(row) if name != node]
         self._telemetry.note_last_report(row, message)
         self._telemetry.write_progress(row, now_s)
@@ -433,6 +442,14 @@ class AgentSessions:
                 for name, message in self._drops(row, former, command.allocation):
                     self._tell_once_written(name, message)
                 self._turn()  # first on disk that it is elsewhere
+        elif isinstance(command, Park):
+            self._failures.pop(row, None)
+            former = self._state.home[row]
+            self._journal.note(JobParked(at_s, row))
+            if former is not None:
+                for name, message in self._drops(row, former, command.allocation):
+                    self._tell_once_written(name, message)
+                self._turn()  # likewise
         elif isinstance(command, Resize):
             self._failures.pop(row, None)
             self._telemetry.write_progress(row, now_s)
@@ -458,14 +475,15 @@ class AgentSessions:
             return
         if isinstance(command, Launch) and not self.gangs.may_launch(command.row):
             return  # it is repeated when it may be
-        home, held = self._state.home[command.row], self._state.held[command.row]
-        if isinstance(command, Stop) and home is not None and held is not None:
-            for name, message in self._drops(command.row, held, home):
+        home = self._state.home[command.row]
+        other = self._state.held[command.row] or self._state.parking.get(command.row)
+        if isinstance(command, Stop) and home is not None and other is not None:
+            for name, message in self._drops(command.row, other, home):
                 self._outboxes.tell(name, message)
         self._outboxes.tell(
             node_of(self._state, command) or "", command_message(self._record, command)
         )
-        if isinstance(command, Migrate):
+        if isinstance(command, Migrate | Park):
             self._tickets.give(command.row)
 
     def _has_stopped(self, node: str) -> bool:

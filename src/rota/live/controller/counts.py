@@ -11,7 +11,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.commands import Command, Launch, Migrate, Park, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -21,6 +21,7 @@ from rota.model.events import (
     FillMeasured,
     JobFinished,
     JobLaunched,
+    JobParked,
     JobResized,
     JobResumed,
     JobSubmitted,
@@ -147,7 +148,7 @@ class Counts:
 
     def _command_sent(self, event: CommandSent) -> None:
         command = event.command
-        if isinstance(command, Launch | Suspend | Resume | Migrate):
+        if isinstance(command, Launch | Suspend | Resume | Migrate | Park):
             self._sent[command.row] = type(command), event.at_s
         else:
             self._cut_off(command.row)
@@ -156,7 +157,7 @@ class Counts:
         kind, _ = self._sent.pop(event.row, (None, 0.0))
         if kind is Launch:
             self.launches[(FAILED,)] += 1
-        elif kind is Migrate:
+        elif kind in (Migrate, Park):
             self.migrations[(FAILED,)] += 1
         self._close_if_ended(event.row)
 
@@ -176,6 +177,10 @@ class Counts:
             self.migrations[(MOVED,)] += 1
         self.resume_s.add(event.at_s - sent_s)
         self._keep_size(event.row)
+
+    def _parked(self, event: JobParked) -> None:
+        self._sent.pop(event.row, None)
+        self.migrations[(MOVED,)] += 1
 
     def _suspended(self, event: JobSuspended) -> None:
         _, sent_s = self._sent.pop(event.row, (None, event.at_s))
@@ -226,7 +231,7 @@ class Counts:
         kind, _ = self._sent.pop(row, (None, 0.0))
         if kind is Launch:
             self.launches[(CUT_OFF,)] += 1
-        elif kind is Migrate:
+        elif kind in (Migrate, Park):
             self.migrations[(CUT_OFF,)] += 1
 
 
@@ -237,6 +242,7 @@ _COUNTED: dict[type, Callable[[Counts, Any], None]] = {
     CommandFailed: Counts._command_failed,
     JobLaunched: Counts._launched,
     JobResumed: Counts._resumed,
+    JobParked: Counts._parked,
     JobSuspended: Counts._suspended,
     JobResized: Counts._resized,
     AttemptLost: Counts._attempt_lost,

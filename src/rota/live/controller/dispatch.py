@@ -15,6 +15,7 @@ from rota.model.commands import (
     Command,
     Launch,
     Migrate,
+    Park,
     Resize,
     Resume,
     Retune,
@@ -134,13 +135,20 @@ def _of_other_gpus(record: Record, command: Resume | Migrate | Resize) -> Messag
 
 
 def _of_a_migration(record: Record, command: Migrate) -> Message:
+    return {**_of_a_return(record, command), "source": _source(record, command)}
+
+
+def _of_a_parking(record: Record, command: Park) -> Message:
+    return {**_places(record, command), "source": _source(record, command)}
+
+
+def _source(record: Record, command: Migrate | Park) -> str:
     home = record.state.home[command.row]
-    assert home is not None, "a job that migrates is suspended"
-    source = record.state.nodes[home.nodes()[0]].name
-    return {**_of_a_return(record, command), "source": source}
+    assert home is not None, "a job whose state moves is suspended"
+    return record.state.nodes[home.nodes()[0]].name
 
 
-def _places(record: Record, command: Launch | Resume | Migrate | Resize) -> Message:
+def _places(record: Record, command: Launch | Resume | Migrate | Park | Resize) -> Message:
     """The GPUs, and if they are on several nodes these: see :mod:`rota.live.wire.places`."""
     parts, nodes = command.allocation.gpus(), record.state.nodes
     gpus = [place_of(at, gpu) for at, (_, gpus) in enumerate(parts) for gpu in gpus]
@@ -156,6 +164,7 @@ FIELDS: dict[type, Callable[[Record, Any], Message]] = {
     Suspend: lambda record, command: {},
     Resume: _of_a_return,
     Migrate: _of_a_migration,
+    Park: _of_a_parking,
     Resize: _of_a_resize,
     Retune: lambda record, command: {"batch": command.batch or OWN_BATCH},
     SetCpus: _of_cores,
@@ -167,8 +176,10 @@ def node_of(state: ClusterState, command: Command) -> str | None:
     """The node whose agent carries a command out.
 
     That is where the job's GPUs are, or else its state; a stop goes to the state first, because a
-    job that moves has its processes there, or none.
+    job that moves has its processes there, or none. The node that is to have a state fetches it.
     """
+    if isinstance(command, Park):
+        return state.nodes[command.allocation.nodes()[0]].name
     held, home = state.held[command.row], state.home[command.row]
     place = (home or held) if isinstance(command, Stop) else (held or home)
     return state.nodes[place.nodes()[0]].name if place else None

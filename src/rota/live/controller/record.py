@@ -23,6 +23,7 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobLaunched,
+    JobParked,
     JobResized,
     JobResumed,
     JobSubmitted,
@@ -155,6 +156,11 @@ class Record:
             if held is not None:
                 key = (event.row, self.state.attempt[event.row])
                 self.last_node[key] = self.state.nodes[held.nodes()[0]].name
+        elif isinstance(event, JobParked):
+            home = self.state.home[event.row]
+            assert home is not None, "state that was sent is somewhere"
+            key = (event.row, self.state.attempt[event.row])
+            self.last_node[key] = self.state.nodes[home.nodes()[0]].name
         elif isinstance(event, JobFinished):
             self.limits_s.pop(event.row, None)
         elif isinstance(event, AttemptLost):

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from rota.live.wire import Message
 from rota.model.allocation import Allocation
-from rota.model.commands import Migrate
+from rota.model.commands import Migrate, Park
 from rota.model.events import (
     AttemptLost,
+    CommandFailed,
     Event,
     JobFinished,
     JobResumed,
@@ -27,6 +28,7 @@ NO_MEMORY = "out of memory"  # beginning of an error about a batch that did not 
 LEASE_OVER = "its node was not heard for its whole lease"
 NODE_GONE = "its node is no longer part of the cluster"
 DRAINED = "its node was drained"
+RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 UNCOUNTED = (
     SHUT_DOWN,
     REBOOTED,
@@ -51,14 +53,32 @@ class Findings(NamedTuple):
 def seats(state: ClusterState, row: int) -> tuple[int, ...]:
     """The nodes whose agents may rightly have the job's attempt, the one with its state first.
 
-    There are two while it moves: until it has continued at the other, its state is at the first.
+    There are two while it moves: until it has continued at the other, or is to wait there, its
+    state is at the first.
     """
-    held, home = state.held[row], state.home[row]
+    held, home, command = state.held[row], state.home[row], state.outstanding[row]
     if home is None:
         return held.nodes()[:1] if held is not None else ()
-    moves = held is not None and isinstance(state.outstanding[row], Migrate)
     first = home.nodes()[:1]
-    return first + held.nodes()[:1] if held is not None and moves else first
+    return first + command.allocation.nodes()[:1] if isinstance(command, Migrate | Park) else first
+
+
+def has_copy(state: ClusterState, row: int, node: str) -> bool:
+    """True if what a node has of the attempt is a copy of a state that is still elsewhere.
+
+    It is being sent there to wait. Should it end there, nothing is lost.
+    """
+    if not isinstance(state.outstanding[row], Park):
+        return False
+    return state.nodes[state.parking[row].nodes()[0]].name == node
+
+
+def copy_lost(state: ClusterState, row: int, now_s: float, message: Message) -> CommandFailed:
+    """The event for a copy, as :func:`has_copy` tells of it, that has ended or was lost."""
+    command = state.outstanding[row]
+    assert command is not None
+    error = str(message.get("error") or message.get("message") or "it was told to end")
+    return CommandFailed(now_s, row, command.command_id, error, now_s + RETRY_S)
 
 
 def gang_nodes(state: ClusterState, row: int) -> tuple[int, ...]:
@@ -94,7 +114,7 @@ def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
             for row in (range(len(state.spec)) if late else stuck)
             if state.has_processes(row)
             and index in places_of(state, row)
-            and not isinstance(state.outstanding[row], Migrate)
+            and not isinstance(state.outstanding[row], Migrate | Park)
         ]
     return found
 
@@ -160,6 +180,8 @@ def _check_expected(
             if state.state[row] != JobState.STARTING and not moves:
                 unseen = {"error": "the node has no trace of it"}
                 findings.events.append(lost(state, row, unseen, now_s, losses))
+        elif message["type"] != "alive" and has_copy(state, row, node):
+            findings.events.append(copy_lost(state, row, now_s, message))
         elif message["type"] != "alive":
             findings.events.extend(end_of_attempt(state, row, node, message, now_s, losses))
             others = [state.nodes[place].name for place in places if place != index]
@@ -241,7 +263,7 @@ def left_elsewhere(state: ClusterState, node: str) -> list[tuple[str, Message]]:
     for row, spec in enumerate(state.spec):
         places = seats(state, row) if state.has_processes(row) else ()
         about = {"job_id": spec.job_id, "attempt": state.attempt[row]}
-        if index in places:
+        if index in places and not has_copy(state, row, node):
             others = [state.nodes[place].name for place in places if place != index]
             found += [(name, _name("drop", about)) for name in others]
     return found

@@ -6,9 +6,9 @@ for; the controller neither reads nor keeps them.
 
 from rota.errors import AgentError
 from rota.live.controller.record import Record
+from rota.live.controller.recovery import seats
 from rota.live.wire import Message, unpack
 from rota.live.wire.messages import check_from_agent
-from rota.model.commands import Migrate
 
 
 def pass_on(record: Record, sender: str, message: Message) -> None:
@@ -49,8 +49,5 @@ def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
 
 def migration(record: Record, row: int) -> tuple[str, str] | None:
     """(source, destination) of a job that is moving; None if it is not."""
-    state = record.state
-    home, held = state.home[row], state.held[row]
-    if not isinstance(state.outstanding[row], Migrate) or home is None or held is None:
-        return None
-    return state.nodes[home.nodes()[0]].name, state.nodes[held.nodes()[0]].name
+    ends = [record.state.nodes[index].name for index in seats(record.state, row)]
+    return (ends[0], ends[1]) if len(ends) > 1 else None

@@ -31,9 +31,9 @@ What agents hear of workers, and controllers of agents, is declared in
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
 | | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; of a flow job flow: |
 | | | weight, memory_bytes: the most on each GPU, or null, and idle_s: seconds without an |
-| | | operation until it is idle, or null: never; for a migration |
-| | | source: the node where the state lies; for launch, resume, resize, migrate and |
-| | | setcpus millicores: thousandths of a CPU core that the job may use on the node, or |
+| | | operation until it is idle, or null: never; for migrate |
+| | | and park source: the node where the state lies; for launch, resume, resize, migrate |
+| | | and setcpus millicores: thousandths of a CPU core that the job may use on the node, or |
 | | | null: any number |
 | | guest | job_id, attempt, origin, program, name, max_gpus, adapt, as for a launch; host: the |
 | | | node whose agent has the attempt, and may have processes here, on gpus; millicores: |

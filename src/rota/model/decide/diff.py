@@ -6,6 +6,7 @@ from rota.model.commands import (
     Command,
     Launch,
     Migrate,
+    Park,
     Resize,
     Resume,
     Retune,
@@ -14,6 +15,7 @@ from rota.model.commands import (
     Suspend,
     may_follow,
 )
+from rota.model.decide.parking import homes_wanted
 from rota.model.events import new
 from rota.model.job import JobState
 from rota.model.state.state import ClusterState
@@ -28,10 +30,10 @@ def diff(state: ClusterState) -> list[Command]:
     Only jobs without a command on its way get one; but a stop overtakes a suspension, and a
     suspension overtakes a change of batch or of CPU cores. GPUs are promised to a job once no other
     holds them: commands that wait for a release come out of a later call. Suspensions and stops
-    come first, each group in row order.
+    come first, each group in row order; states that are sent off a node which is to be left, last.
     """
     unsettled = state.unsettled
-    if not unsettled:
+    if not (unsettled or state.closed):
         return []
     commands: list[Command] = []
     starting: list[tuple[int, Allocation]] = []
@@ -82,6 +84,10 @@ def diff(state: ClusterState) -> list[Command]:
             target = state.target[row]
             assert target is not None
             commands.append(_start(state, row, target, next_id + len(commands)))
+    if state.closed and not state.decision_needed:  # else the plan may be about to have them move
+        for row, home in homes_wanted(state):
+            fields = (next_id + len(commands), row, state.attempt[row], epoch)
+            commands.append(Park(*fields, home))
     return commands
 
 

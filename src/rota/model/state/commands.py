@@ -9,6 +9,7 @@ from rota.model.commands import (
     RULES,
     Launch,
     Migrate,
+    Park,
     Resize,
     Resume,
     Retune,
@@ -78,6 +79,14 @@ def _suspend_sent(ledger: Ledger, row: int, command: Suspend, at_s: float) -> No
     ledger.changed_s[row] = at_s
 
 
+def _park_sent(ledger: Ledger, row: int, command: Park, at_s: float) -> None:
+    if ledger.held[row] is not None:
+        ledger.refuse(row, "sent Park")
+    ledger.parking[row] = command.allocation
+    ledger.unsettled[row] = None
+    ledger.changed.append(row)
+
+
 def _change_sent(ledger: Ledger, row: int, command: Retune | SetCpus, at_s: float) -> None:
     """The job continues meanwhile."""
 
@@ -108,6 +117,17 @@ def _start_failed(ledger: Ledger, e: CommandFailed, waits: int, held_back: int) 
         ledger.enter(row, waits, e.at_s)
         ledger.reason[row] = Reason.WAIT_BACKOFF
         _back_off(ledger, e)
+
+
+def _park_failed(ledger: Ledger, e: CommandFailed) -> None:
+    """The state is where it was; another node comes first when it is tried again."""
+    row = e.row
+    (node,) = ledger.parking.pop(row).nodes()
+    counts = ledger.parked_in_vain.setdefault(row, {})
+    counts[node] = counts.get(node, 0) + 1
+    if ledger.state[row] != STOPPING:
+        _back_off(ledger, e)
+        ledger.enter(row, SUSPENDED, e.at_s)
 
 
 def _suspend_failed(ledger: Ledger, e: CommandFailed) -> None:
@@ -141,6 +161,7 @@ SENT: dict[type, Callable[[Ledger, int, Any, float], None]] = {
     Suspend: _suspend_sent,
     Resume: _start_sent,
     Migrate: _start_sent,
+    Park: _park_sent,
     Resize: send_resize,
     Retune: _change_sent,
     SetCpus: _change_sent,
@@ -151,6 +172,7 @@ FAILED: dict[type, Callable[[Ledger, CommandFailed], None]] = {
     Suspend: _suspend_failed,
     Resume: _resume_failed,
     Migrate: _resume_failed,
+    Park: _park_failed,
     Resize: _resize_failed,
     Retune: _retune_failed,
     SetCpus: _set_cpus_failed,

@@ -70,6 +70,9 @@ class Ledger:
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
     does, by row.
 
+    ``parking`` has for rows the home that their state is being sent to, and ``parked_in_vain`` how
+    often it could not be kept on a node, by index.
+
     ``leaves_s`` has the times by which nodes must go, by index.
     ``closed`` has the nodes that are closed to new jobs, by index, and
     ``unreachable`` those that are not heard, with the time at which they are lost, if there is one.
@@ -168,6 +171,8 @@ class Ledger:
         self.fill_measured: dict[int, FillMeasured] = {}
         self.staying: dict[int, None] = {}
         self.resizing: dict[int, Allocation] = {}  # row -> what it had when its resize was sent
+        self.parking: dict[int, Allocation] = {}
+        self.parked_in_vain: dict[int, dict[int, int]] = {}
         self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
         self.changed: list[int] = []
         self.decision_needed = False
@@ -213,6 +218,7 @@ class Ledger:
             if isinstance(value, array | list | dict | set | FreeGpus):
                 setattr(twin, name, copy.copy(value))
         twin.refused = {row: dict(refusals) for row, refusals in self.refused.items()}
+        twin.parked_in_vain = {row: dict(counts) for row, counts in self.parked_in_vain.items()}
         twin.sweeps = {name: list(rows) for name, rows in self.sweeps.items()}
         twin.stage_marks = {stage: dict(marks) for stage, marks in self.stage_marks.items()}
         twin.dependents = {row: list(rows) for row, rows in self.dependents.items()}
@@ -626,6 +632,7 @@ class Ledger:
             self.burst_planned.pop(row, None)
         if self.resizing:
             self.resizing.pop(row, None)
+        self.forget_parking(row)
         if self.held_back:
             self.held_back.pop(row, None)
             self.idle_jobs.discard(row)
@@ -701,6 +708,13 @@ class Ledger:
             self.share(row)
             if self.held[row] is self.target[row]:
                 self.settle(row)
+
+    def forget_parking(self, row: int) -> None:
+        """The job's state is on its way nowhere, and earlier tries say nothing any more."""
+        if self.parking:
+            self.parking.pop(row, None)
+        if self.parked_in_vain:
+            self.parked_in_vain.pop(row, None)
 
     def untarget(self, row: int) -> None:
         old = self.target[row]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rota.model.commands import Launch, Migrate, Resume, Suspend
+from rota.model.commands import Launch, Migrate, Park, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
     BurstPlanned,
     JobFinished,
     JobLaunched,
+    JobParked,
     JobResumed,
     JobSuspended,
     ModelReported,
@@ -101,6 +102,21 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.tell(row, e.at_s, f"suspended{in_favour(ledger, row)}")
 
 
+def job_parked(ledger: Ledger, e: JobParked) -> None:
+    row = e.row
+    if not isinstance(ledger.outstanding[row], Park):
+        ledger.refuse(row, "parked")
+    home = ledger.home[row] = ledger.parking[row]
+    ledger.forget_parking(row)
+    ledger.outstanding[row] = None
+    ledger.migrations[row] += 1
+    ledger.changed.append(row)
+    ledger.settle(row)
+    if ledger.state[row] != STOPPING:
+        ledger.enter(row, SUSPENDED, e.at_s)
+    ledger.tell(row, e.at_s, f"waits on {ledger.nodes[home.nodes()[0]].name}, where its state is")
+
+
 def worker_registered(ledger: Ledger, e: WorkerRegistered) -> None:
     ledger.suspension[e.row] = e.suspension
     if (ledger.movable[e.row], ledger.portable[e.row]) != (e.movable, e.portable):
@@ -167,6 +183,7 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
     ledger.release(row)
     ledger.outstanding[row] = None
     ledger.resizing.pop(row, None)
+    ledger.forget_parking(row)
     ledger.home[row] = None
     ledger.suspension[row] = Suspension.UNKNOWN
     ledger.movable[row] = ledger.portable[row] = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
+from rota.model.commands import Park
 from rota.model.events import (
     NodeClosed,
     NodeCpusChanged,
@@ -14,7 +15,7 @@ from rota.model.events import (
     NodeReachable,
     NodeUnreachable,
 )
-from rota.model.state.ledger import Ledger
+from rota.model.state.ledger import STOPPING, SUSPENDED, Ledger
 from rota.model.state.lifecycle import lose_attempt
 
 
@@ -52,6 +53,8 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
             ledger.untarget(row)
             ledger.wait(row)
             ledger.note_change(row)
+    for row in [row for row, place in ledger.parking.items() if index in place.nodes()]:
+        _call_parking_off(ledger, row, e)
     ledger.num_reached -= ledger.nodes[index].reach != ""
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
     ledger.unreachable.pop(index, None)
@@ -60,6 +63,19 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
     ledger.idle.set_mask(index, 0)
     ledger.idle_background.set_mask(index, 0)
     _offer(ledger, index, 0, 0)
+
+
+def _call_parking_off(ledger: Ledger, row: int, e: NodeLost) -> None:
+    """The node that a job's state was being sent to is lost: the state is where it was."""
+    del ledger.parking[row]
+    if ledger.state[row] == STOPPING and type(ledger.outstanding[row]) is not Park:
+        return
+    ledger.outstanding[row] = None
+    ledger.tell(row, e.at_s, f"node {e.name}, which its state was sent to, was lost")
+    if ledger.state[row] != STOPPING:
+        ledger.enter(row, SUSPENDED, e.at_s)
+    ledger.settle(row)
+    ledger.note_change(row)
 
 
 def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rota.model import events
-from rota.model.commands import RULES, Suspend
+from rota.model.commands import RULES, Park, Suspend
 from rota.model.events import Event
 from rota.model.job import JobState
 from rota.model.state import (
@@ -64,6 +64,7 @@ HANDLERS: dict[type, Handler] = {
     events.JobLaunched: Handler(lifecycle.job_launched, answers=lifecycle.LAUNCHES),
     events.JobSuspended: Handler(lifecycle.job_suspended, answers=(Suspend,)),
     events.JobResumed: Handler(lifecycle.job_resumed, answers=lifecycle.RESUMES),
+    events.JobParked: Handler(lifecycle.job_parked, answers=(Park,)),
     events.JobResized: Handler(resizing.job_resized, _RUNNING, "resized"),
     events.JobRetuned: Handler(resizing.job_retuned, _RUNNING, "retuned"),
     events.CpusSet: Handler(cpus.cpus_set, _RUNNING, "given CPU cores"),

@@ -10,17 +10,21 @@ from rota.live.controller.recovery import (
     losses_after,
     lost,
     node_left,
+    overdue,
     reconcile,
+    seats,
 )
 from rota.model.events import (
     AttemptLost,
+    CommandFailed,
     JobFinished,
+    NodeClosed,
     NodeLost,
     StopRequested,
     WorkerRegistered,
 )
 from rota.model.job import JobState, Retries
-from support.driven import cluster_with_a_job_that_is
+from support.driven import cluster_with_a_job_that_is, cluster_with_a_job_that_leaves
 
 ALIVE = {"type": "alive", "state": "running", "suspension": "boundary", "movable": True}
 DONE = {"type": "ended", "at_s": 11.0, "exit_code": 0, "message": ""}
@@ -245,6 +249,63 @@ def test_a_job_that_is_stopped_while_it_moves_ends_where_its_state_lies():
         found = reconcile(cluster.state, node, [report], 12.0, {}, {(0, 1): "node0"})
         assert bool(found.drop) != kept
         assert not found.kill
+
+
+def leaving(node, *reports):
+    """What follows when this node says hello while the job is being parked on node1."""
+    cluster = cluster_with_a_job_that_leaves()
+    assert seats(cluster.state, 0) == (0, 1)
+    named = [report | {"job_id": "the-job", "attempt": 1} for report in reports]
+    found = reconcile(cluster.state, node, named, 12.0, {}, {(0, 1): "node0"})
+    for event in found.events:
+        cluster.state.apply(event)
+    cluster.state.validate()
+    return cluster, found
+
+
+@pytest.mark.parametrize(
+    ("node", "reports"),
+    [("node0", [ALIVE]), ("node1", [ALIVE]), ("node1", [ARRIVING]), ("node1", []), ("node0", [])],
+)
+def test_both_nodes_may_have_a_job_that_is_parked_or_not_yet_or_no_more(node, reports):
+    cluster, found = leaving(node, *reports)
+    assert not found.kill
+    assert not found.drop
+    assert cluster.state_of(0) == S.MIGRATING
+
+
+@pytest.mark.parametrize("report", [DONE, LOST])
+def test_a_copy_that_is_no_more_where_it_was_sent_takes_nothing_from_the_job(report):
+    cluster, found = leaving("node1", report)
+    assert [type(event) for event in found.events] == [CommandFailed]
+    assert [message["type"] for message in found.forget] == ["forget"]
+    assert found.left == []
+    assert (cluster.state_of(0), cluster.state.attempt[0]) == (S.SUSPENDED, 1)
+    assert cluster.state.home[0].nodes() == (0,)
+
+
+def test_a_job_that_ends_where_its_state_lies_leaves_no_copy():
+    cluster, found = leaving("node0", FAILED)
+    assert cluster.state_of(0) == S.FAILED
+    assert [name for name, _ in found.left] == ["node1"]
+
+
+def test_a_copy_is_lost_with_the_node_that_has_the_state_but_not_the_state_with_a_copy():
+    cluster = cluster_with_a_job_that_leaves()
+    drop = {"type": "drop", "job_id": "the-job", "attempt": 1}
+    assert left_elsewhere(cluster.state, "node0") == [("node1", drop)]
+    assert left_elsewhere(cluster.state, "node1") == []
+    gone = node_left(cluster.state, "node1", 12.0, "gone")
+    assert gone == [NodeLost(12.0, "node1")]
+
+
+def test_a_job_that_is_being_parked_is_not_ended_with_its_time():
+    cluster = cluster_with_a_job_that_leaves()
+    cluster.happens(NodeClosed, "node0", True, 11.0)
+    assert overdue(cluster.state, 12.0) == []
+    command = cluster.state.outstanding[0]
+    cluster.happens(CommandFailed, 0, command.command_id, "no room", 20.0)
+    assert overdue(cluster.state, 12.0) == [(0, 0)]
 
 
 def failed_job(retries, **more):

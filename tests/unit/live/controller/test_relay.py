@@ -7,7 +7,7 @@ from rota.live.controller.relay import migration, pass_on, pass_piece_on
 from rota.live.wire import pack
 from rota.model.job import JobState as S
 from rota.store.events import EventStore
-from support.driven import cluster_with_a_job_that_is
+from support.driven import cluster_with_a_job_that_is, cluster_with_a_job_that_leaves
 
 FETCH = {"type": "fetch", "node": "node0", "job_id": "the-job", "attempt": 1, "want": "state"}
 FETCHED = {"type": "fetched", "node": "node1", "job_id": "the-job", "attempt": 1, "wait": True}
@@ -38,6 +38,11 @@ def test_a_question_goes_to_the_node_where_the_state_lies_with_who_asks(record):
     pass_on(record, "node1", FETCH)
     assert heard(record, "node0") == [FETCH | {"asker": "node1"}]
     assert heard(record, "node1") == []
+
+
+def test_a_state_that_is_sent_to_wait_elsewhere_is_fetched_likewise(record):
+    record.state = cluster_with_a_job_that_leaves().state
+    assert migration(record, 0) == ("node0", "node1")
 
 
 def test_answers_and_pieces_go_to_the_node_that_asked(record):
