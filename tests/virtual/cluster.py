@@ -59,11 +59,11 @@ from .restless import Restless
 
 ROUGH_S = 60.0  # for so long things fail,
 LONGEST_S = 600.0  # and by then every job has ended
-MOST_JOBS = 6
+MOST_JOBS, MOST_CROWDED = 6, 10
 STOPPED_S = 5.0
 AGAIN_S = 1.0  # until what was killed is started anew
 OPEN_S = 10.0  # for a connection to be opened
-ASK_EVERY_S = 8.0
+ASK_EVERY_S, ASK_OFTEN_S = 8.0, 2.5
 # Of connections: the agent or the connection before is not known to be gone yet.
 EXPECTED = (
     "is no longer in use",
@@ -196,16 +196,29 @@ class VirtualWorld(World):
 
 
 class Cluster:
-    """One run, drawn from a seed: ``nodes`` of the controller's host, and hosts that ``joined``."""
+    """One run, drawn from a seed: ``nodes`` of the controller's host, and hosts that ``joined``.
+
+    If it is ``crowded``, there are more jobs than GPUs, and more is asked of jobs and nodes: states
+    of suspended jobs leave nodes that are drained.
+    """
 
     def __init__(
-        self, seed: int, folder: Path, policy: str, nodes: int = 2, joined: int = 0
+        self,
+        seed: int,
+        folder: Path,
+        policy: str,
+        nodes: int = 2,
+        joined: int = 0,
+        *,
+        crowded: bool = False,
     ) -> None:
         self.loop = VirtualLoop()
         self.machine = Machine(self.loop, seed)
         self.random = self.machine.random
         self.folder = Folder(folder)
         self.policy = policy
+        self._most_jobs = MOST_CROWDED if crowded else MOST_JOBS
+        self._ask_every_s = ASK_OFTEN_S if crowded else ASK_EVERY_S
         self.has_gpus = seed // len(POLICIES) % 2 == 1  # else slots, which have no memory
         self.names = [f"n{index}" for index in range(nodes + joined)]
         self.joined = self.names[nodes:]
@@ -264,7 +277,7 @@ class Cluster:
     async def _close_nodes(self) -> None:
         """An administrator cordons, drains and enables nodes."""
         while self.loop.time() < ROUGH_S:
-            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            await asyncio.sleep(self.random.expovariate(1 / self._ask_every_s))
             controller = self.controller
             if controller is None or not self.controller_process.alive:
                 continue
@@ -484,7 +497,7 @@ class Cluster:
     async def _ask(self) -> None:
         """Suspend, resume and cancel jobs now and then."""
         while self.loop.time() < ROUGH_S:
-            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            await asyncio.sleep(self.random.expovariate(1 / self._ask_every_s))
             controller = self.controller
             if controller is None or not self.controller_process.alive or not self.rows:
                 continue
@@ -514,7 +527,7 @@ class Cluster:
     async def _fall_idle(self) -> None:
         """Have agents tell that a job calls nothing, now and then."""
         while self.loop.time() < ROUGH_S:
-            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            await asyncio.sleep(self.random.expovariate(1 / self._ask_every_s))
             running = [each for each in self._living() if each[1].state == State.RUNNING]
             if running:
                 name, attempt = self.random.choice(running)
@@ -579,7 +592,7 @@ class Cluster:
         try:
             with _in_virtual_time(self):
                 try:
-                    self.loop.run_until_complete(self._run(self.random.randint(1, MOST_JOBS)))
+                    self.loop.run_until_complete(self._run(self.random.randint(1, self._most_jobs)))
                     self._check(errors.lines)
                 finally:
                     self.loop.close_all()

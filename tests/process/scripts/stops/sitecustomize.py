@@ -84,6 +84,7 @@ def patch_agent():
     point(pausing.Pausing, "_suspended", "suspended")
     point(pausing.Pausing, "resume", "resume")
     point(pausing.Pausing, "check_resumed", "resumed")
+    point(pausing.Pausing, "stay", "stay")
     point(tuning.Tuning, "tune", "tune")
     point(tuning.Tuning, "heard", "tuned")
     point(memory, "spill", "spill")
