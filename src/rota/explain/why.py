@@ -223,7 +223,7 @@ def _blockers(
         found.append(_dependency(state, waits_for))
     if not state.spec[row].is_background:
         found += _cluster_too_small(state, row, most_nodes)
-    if row in state.backoff:
+    if state.pauses(row):
         left_s = max(0.0, state.backoff[row] - now_s)
         lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
         have = f"{left_s:.0f} s are left; {next(lines, 'the last try failed')}"
@@ -461,7 +461,7 @@ def _would_start_if(
     if row in state.waits_for:
         ids = state.ids(state.waits_for[row])
         return f"{jobs_text(ids)} ended as it waits for, and the policy put it first"
-    if row in state.backoff:
+    if state.pauses(row):
         return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
     if Reason.NODE_CLOSED.name in rules:
         names = " ".join(state.nodes[index].name for index in state.closed)

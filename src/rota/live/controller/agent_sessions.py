@@ -22,9 +22,9 @@ from rota.live.controller.recovery import (
     RETRY_S,
     SHUT_DOWN,
     attempt_lost,
-    copy_lost,
     end_of_attempt,
     has_copy,
+    parking_failed,
     reconcile,
     seats,
 )
@@ -377,7 +377,7 @@ class AgentSessions:
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """Write down that an attempt has ended or is lost, and tell its agents."""
         if has_copy(self._state, row, node):
-            self._journal.note(copy_lost(self._state, row, now_s, message))
+            self._journal.note(parking_failed(self._state, row, now_s, message))
             self._tell_once_written(node, {**message, "type": "forget"})
             self._turn()
             return
@@ -418,6 +418,9 @@ class AgentSessions:
             message["job_id"] != self._state.spec[row].job_id or self._record.is_foreign(message)
         ):  # numbers of commands begin anew with another log, or go back with an older copy
             return
+        if message["type"] == "failed" and isinstance(command, Park):
+            self._journal.note(parking_failed(self._state, row, now_s, message))
+            return
         if message["type"] == "failed":
             if not isinstance(command, Retune | SetCpus):  # they say nothing about launches
                 self._failures[row] = self._failures.get(row, 0) + 1
@@ -443,7 +446,6 @@ class AgentSessions:
                     self._tell_once_written(name, message)
                 self._turn()  # first on disk that it is elsewhere
         elif isinstance(command, Park):
-            self._failures.pop(row, None)
             former = self._state.home[row]
             self._journal.note(JobParked(at_s, row))
             if former is not None:

@@ -73,12 +73,13 @@ def has_copy(state: ClusterState, row: int, node: str) -> bool:
     return state.nodes[state.parking[row].nodes()[0]].name == node
 
 
-def copy_lost(state: ClusterState, row: int, now_s: float, message: Message) -> CommandFailed:
-    """The event for a copy, as :func:`has_copy` tells of it, that has ended or was lost."""
+def parking_failed(state: ClusterState, row: int, now_s: float, message: Message) -> CommandFailed:
+    """The event for a state that could not get to another node, or for a lost copy of it there."""
     command = state.outstanding[row]
     assert command is not None
     error = str(message.get("error") or message.get("message") or "it was told to end")
-    return CommandFailed(now_s, row, command.command_id, error, now_s + RETRY_S)
+    pause_s = RETRY_S * (1 + sum(state.parked_in_vain.get(row, {}).values()))
+    return CommandFailed(now_s, row, command.command_id, error, now_s + pause_s)
 
 
 def gang_nodes(state: ClusterState, row: int) -> tuple[int, ...]:
@@ -181,7 +182,7 @@ def _check_expected(
                 unseen = {"error": "the node has no trace of it"}
                 findings.events.append(lost(state, row, unseen, now_s, losses))
         elif message["type"] != "alive" and has_copy(state, row, node):
-            findings.events.append(copy_lost(state, row, now_s, message))
+            findings.events.append(parking_failed(state, row, now_s, message))
         elif message["type"] != "alive":
             findings.events.extend(end_of_attempt(state, row, node, message, now_s, losses))
             others = [state.nodes[place].name for place in places if place != index]

@@ -41,7 +41,7 @@ def diff(state: ClusterState) -> list[Command]:
     standings, outstanding, backoff = state.state, state.outstanding, state.backoff
     target_cpus, held_cpus = state.target_cpus, state.held_cpus
     for row in unsettled if len(unsettled) == 1 else sorted(unsettled):
-        if row in backoff:
+        if row in backoff and state.pauses(row):
             continue
         sent = outstanding[row]
         if standings[row] == STOPPING:

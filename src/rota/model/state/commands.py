@@ -66,6 +66,8 @@ def _start_sent(ledger: Ledger, row: int, command: Launch | Resume | Migrate, at
     ledger.holding[row] = None
     if command.millicores is not None:
         ledger.held_cpus[row] = command.millicores
+    if ledger.parked_in_vain:
+        ledger.forget_parking(row)
     if allocation.num_gpus != ledger.num_gpus[row]:
         ledger.size(row, allocation.num_gpus)
     if type(command) is Launch:

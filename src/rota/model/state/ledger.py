@@ -71,7 +71,8 @@ class Ledger:
     does, by row.
 
     ``parking`` has for rows the home that their state is being sent to, and ``parked_in_vain`` how
-    often it could not be kept on a node, by index.
+    often it could not be kept on a node, by index: the pause after that, in ``backoff``, keeps the
+    job from no GPUs.
 
     ``leaves_s`` has the times by which nodes must go, by index.
     ``closed`` has the nodes that are closed to new jobs, by index, and
@@ -713,8 +714,12 @@ class Ledger:
         """The job's state is on its way nowhere, and earlier tries say nothing any more."""
         if self.parking:
             self.parking.pop(row, None)
-        if self.parked_in_vain:
-            self.parked_in_vain.pop(row, None)
+        if self.parked_in_vain and self.parked_in_vain.pop(row, None) is not None:
+            self.backoff.pop(row, None)
+
+    def pauses(self, row: int) -> bool:
+        """True if nothing is done for the job yet, because the last command for it has failed."""
+        return row in self.backoff and row not in self.parked_in_vain
 
     def untarget(self, row: int) -> None:
         old = self.target[row]

@@ -3,6 +3,7 @@
 import pytest
 
 from rota.errors import TransitionError
+from rota.explain.why import explain
 from rota.model.allocation import on_node
 from rota.model.cluster import Node
 from rota.model.commands import Migrate, Park, Resume, Stop, Suspend
@@ -272,6 +273,27 @@ class TestOnItsWay:
         assert parking(found) == {0: "node1"}
         found.confirm(parked(found))
         assert found.state.parked_in_vain == {}
+
+    def test_the_pause_after_a_failure_keeps_it_from_no_gpus(self, found):
+        found.happens(ResumeRequested, 0)
+        found.happens(NodeClosed, "node2")
+        found.decide()
+        found.happens(CommandFailed, 0, found.command.command_id, "no room", 5.0)
+        told = explain(found.state, 0, found.now_s)
+        assert told["reason"] == "WAIT_RESOURCES"
+        assert "WAIT_BACKOFF" not in [each["rule"] for each in told["blockers"]]
+        found.happens(NodeOpened, "node2")
+        found.decide()
+        (migrate,) = found.send()
+        assert isinstance(migrate, Migrate)
+        assert (found.state.backoff, found.state.parked_in_vain) == ({}, {})
+        found.confirm(migrate)
+        found.state.validate()
+
+    def test_the_pause_after_a_failure_ends_with_the_attempt(self, found):
+        found.happens(CommandFailed, 0, found.command.command_id, "no room", 5.0)
+        found.happens(NodeLost, "node0")
+        assert (found.state.backoff, found.state.parked_in_vain) == ({}, {})
 
     def test_a_job_that_is_stopped_meanwhile_ends_where_its_state_lies(self, found):
         found.happens(StopRequested, 0)
