@@ -7,14 +7,15 @@ import pytest
 
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
-from rota.model.events import CommandSent, DecisionTaken, FillMeasured
+from rota.model.events import CommandSent, DecisionTaken, FillMeasured, JobParked
 from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.store.codec import encode
 from rota.store.events import EventStore
 from support.flow_functions import FOLDER, Gate
 
-from ..process.conftest import SCRIPTS, Cluster, until
+from ..process.conftest import SCRIPTS, Cluster, node_of, until
+from ..process.test_out_of_service import closed
 
 
 def read(database: Path) -> list:
@@ -125,6 +126,37 @@ def test_a_live_run_with_moves_between_nodes_replays_to_the_same_plans_and_comma
         decisions, commands = replay(events, create("gandiva", settings), keep_indexes=keep_indexes)
         assert decisions > 5
         assert commands > 8
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("policy", ["gandiva", "fifo-backfill"])
+def test_a_live_run_in_which_states_leave_a_drained_node_replays_alike(tmp_path, policy):
+    """Of its two jobs the owner has suspended one; the other one gets no GPUs elsewhere."""
+    settings = {"quantum_s": "0.5"} if policy == "gandiva" else {}
+    cluster = Cluster(tmp_path, policy, 2, nodes=2, **settings)
+    try:
+        cluster.up()
+        jobs = [cluster.train(f"job{i}", "--until", "--steps", 10**6) for i in range(2)]
+        source = node_of(cluster.until_state(jobs[0], "RUNNING"))
+        cluster.until_step_advances("job1")
+        cluster.client.cordon(source)
+        other = cluster.train("other", "--until", "--steps", 10**6, gpus=2)
+        cluster.until_step_advances("other")
+        cluster.client.suspend(jobs[0])
+        cluster.client.drain(source)
+        until(lambda: closed(cluster, source) == "drained", "both states have left")
+        cluster.kill_controller()
+        cluster.up()
+        cluster.client.resume(jobs[0])
+        for job, out in ((other, "other"), (jobs[0], "job0"), (jobs[1], "job1")):
+            (tmp_path / out / "enough").touch()
+            assert cluster.ends(job)["attempt"] == 1
+    finally:
+        cluster.close()
+    events = read(cluster.folder.database)
+    assert any(isinstance(event, JobParked) for event in events)
+    for keep_indexes in (True, False):
+        replay(events, create(policy, settings), keep_indexes=keep_indexes)
 
 
 @pytest.mark.sampled(1)
