@@ -11,13 +11,15 @@ import psutil
 import pytest
 
 from rota.folder import Folder, is_locked
-from rota.live.provider.allocation import Allocation, AllocationProvider
+from rota.live.provider.allocation import Allocation, Steps
 from rota.live.provider.asked import LATE_S, Asked
+from rota.live.provider.asking import AskingProvider
 from rota.live.provider.base import Provider
+from rota.live.provider.book import Book
 from rota.live.provider.joined import JoinedProvider
 from rota.live.provider.local import LocalNode, LocalProvider
-from rota.live.provider.ray import RayProvider
-from rota.live.provider.slurm import SlurmProvider, options
+from rota.live.provider.ray import Groups
+from rota.live.provider.slurm import ArrayJobs, Pilots, options
 from rota.live.provider.together import Together
 from rota.testing.provider_contract import (
     DeadlineContract,
@@ -220,26 +222,27 @@ class TestSlurmsCommands(GrowingContract, LosingContract, DeadlineContract):
     """Slurm, with a stand-in for its commands."""
 
     @pytest.fixture
-    def provider(self, tmp_path: Path) -> SlurmProvider:
+    def provider(self, tmp_path: Path) -> AskingProvider:
         self.commands, self.file = Commands(), tmp_path / "slurm.json"
         return self.again(None)
 
-    def again(self, provider: Provider | None) -> SlurmProvider:
+    def again(self, provider: Provider | None) -> AskingProvider:
         asked, words = Asked(self.file, "lab"), options("gpu")
-        more = {"run": self.commands, "pace_s": 0.01}
-        return SlurmProvider(asked, (1, 3), words, [], "/home/me", self.commands, **more)
+        book = Book("Slurm", asked, (1, 3), self.commands)
+        jobs = ArrayJobs(asked, words, [], "/home/me")
+        return AskingProvider(Pilots(book, jobs, run=self.commands, pace_s=0.01))
 
-    def end_agent(self, provider: SlurmProvider, name: str) -> None:
+    def end_agent(self, provider: AskingProvider, name: str) -> None:
         self.commands.end(name, "COMPLETED")
 
-    def kill_agent(self, provider: SlurmProvider, name: str) -> None:
+    def kill_agent(self, provider: AskingProvider, name: str) -> None:
         self.commands.connected.discard(name)
         asyncio.get_running_loop().call_later(BEGINS_S, self.commands.connect, name)
 
-    def lose(self, provider: SlurmProvider, name: str) -> None:
+    def lose(self, provider: AskingProvider, name: str) -> None:
         self.commands.end(name, "CANCELLED")
 
-    def set_deadline(self, provider: SlurmProvider, name: str, leaves_s: float) -> None:
+    def set_deadline(self, provider: AskingProvider, name: str, leaves_s: float) -> None:
         self.commands.jobs[name]["ends"] = str(int(leaves_s))
 
 
@@ -275,31 +278,28 @@ class TestSlurm(GrowingContract, LosingContract):
     @pytest.fixture
     def provider(
         self, slurm: real.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[SlurmProvider]:
+    ) -> Iterator[AskingProvider]:
         for name, value in slurm.environment.items():
             monkeypatch.setenv(name, value)
         self.slurm, self.home = slurm, tmp_path
         yield self.again(None)
         slurm.end_jobs()
 
-    def again(self, provider: Provider | None) -> SlurmProvider:
-        return SlurmProvider(
-            Asked(self.home / "slurm.json", f"lab-{self.home.name.replace('_', '-')}"),
-            (1, 3),
-            options(partition="gpu", minutes=60),
-            ("bash", "-c", *self.AGENT),
-            str(self.home),
-            Locks(self.home),
-            pace_s=0.1,
+    def again(self, provider: Provider | None) -> AskingProvider:
+        asked = Asked(self.home / "slurm.json", f"lab-{self.home.name.replace('_', '-')}")
+        words, agent = options(partition="gpu", minutes=60), ("bash", "-c", *self.AGENT)
+        book = Book("Slurm", asked, (1, 3), Locks(self.home))
+        return AskingProvider(
+            Pilots(book, ArrayJobs(asked, words, agent, str(self.home)), pace_s=0.1)
         )
 
-    def end_agent(self, provider: SlurmProvider, name: str) -> None:
+    def end_agent(self, provider: AskingProvider, name: str) -> None:
         (self.home / "nodes" / name / "end").touch()
 
-    def kill_agent(self, provider: SlurmProvider, name: str) -> None:
+    def kill_agent(self, provider: AskingProvider, name: str) -> None:
         psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
 
-    def lose(self, provider: SlurmProvider, name: str) -> None:
+    def lose(self, provider: AskingProvider, name: str) -> None:
         (job,) = [
             each.about.split()[2].rstrip(",") for each in provider.nodes() if each.name == name
         ]
@@ -314,30 +314,32 @@ class TestAllocation(LosingContract):
     @pytest.fixture
     def provider(
         self, slurm: real.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[AllocationProvider]:
+    ) -> Iterator[AskingProvider]:
         for name, value in slurm.environment.items():
             monkeypatch.setenv(name, value)
         self.slurm, self.home = slurm, tmp_path
         slurm.run("salloc", "--no-shell", "--nodelist=n1,n2", "--exclusive", "--mem=0", "--time=60")
         ((_, _, job, _),) = slurm.jobs("R")
-        yield AllocationProvider(
-            Asked(tmp_path / "slurm.json", f"lab-{tmp_path.name.replace('_', '-')}"),
+        asked = Asked(tmp_path / "slurm.json", f"lab-{tmp_path.name.replace('_', '-')}")
+        book = Book("Slurm", asked, (2, 2), Locks(tmp_path))
+        steps = Steps(
+            book,
             Allocation(job, ("n1", "n2"), real.GPUS),
             ("bash", "-c", *TestSlurm.AGENT),
             str(tmp_path),
-            Locks(tmp_path),
             tmp_path / "srun.log",
             pace_s=0.1,
         )
+        yield AskingProvider(Pilots(book, steps, pace_s=0.1))
         slurm.end_jobs()
 
-    def end_agent(self, provider: AllocationProvider, name: str) -> None:
+    def end_agent(self, provider: AskingProvider, name: str) -> None:
         (self.home / "nodes" / name / "end").touch()
 
-    def kill_agent(self, provider: AllocationProvider, name: str) -> None:
+    def kill_agent(self, provider: AskingProvider, name: str) -> None:
         psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
 
-    def lose(self, provider: AllocationProvider, name: str) -> None:
+    def lose(self, provider: AskingProvider, name: str) -> None:
         told = self.slurm.run("squeue", "-h", "-s", "-o", "%j %i").splitlines()
         self.slurm.run("scancel", dict(line.split() for line in told)[name])
 
@@ -359,7 +361,7 @@ while not os.path.exists("end"):
     @pytest.fixture
     def provider(
         self, ray: real_ray.Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[RayProvider]:
+    ) -> Iterator[AskingProvider]:
         for name, value in ray.environment.items():
             monkeypatch.setenv(name, value)
         ray.mend()
@@ -367,25 +369,24 @@ while not os.path.exists("end"):
         yield self.again(None)
         assert not ray.clear("lab")
 
-    def again(self, provider: Provider | None) -> RayProvider:
-        return RayProvider(
-            Asked(self.home / "ray.json", "lab"),
-            (1, 2),
+    def again(self, provider: Provider | None) -> AskingProvider:
+        groups = Groups(
+            Book("Ray", Asked(self.home / "ray.json", "lab"), (1, 2), Locks(self.home)),
             self.ray.driver("lab"),
             ["-c", self.AGENT],
             str(self.home),
             self.home / "ray-hosts.json",
-            Locks(self.home),
             pace_s=0.05,
         )
+        return AskingProvider(groups)
 
-    def end_agent(self, provider: RayProvider, name: str) -> None:
+    def end_agent(self, provider: AskingProvider, name: str) -> None:
         (self.home / "nodes" / name / "end").touch()
 
-    def kill_agent(self, provider: RayProvider, name: str) -> None:
+    def kill_agent(self, provider: AskingProvider, name: str) -> None:
         psutil.Process(int((self.home / "nodes" / name / "pid").read_text())).kill()
 
-    def lose(self, provider: RayProvider, name: str) -> None:
+    def lose(self, provider: AskingProvider, name: str) -> None:
         """A person removes the placement group, and the agent hears that it is not wanted."""
         self.ray.run(
             "lab",

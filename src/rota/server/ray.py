@@ -11,7 +11,9 @@ from rota.errors import InputError, ServerError
 from rota.folder import Folder
 from rota.live.controller.admission import Admission
 from rota.live.provider.asked import Asked
-from rota.live.provider.ray import FORCE_S, RayDriver, RayError, RayProvider, Started
+from rota.live.provider.asking import AskingProvider
+from rota.live.provider.book import Book
+from rota.live.provider.ray import FORCE_S, Groups, RayDriver, RayError, Started
 
 
 class Known(NamedTuple):
@@ -72,23 +74,22 @@ class RayEngine:
         """True of the names of these nodes."""
         return self._number(node) > 0
 
-    def provider(self, admission: Admission) -> RayProvider:
+    def provider(self, admission: Admission) -> AskingProvider:
         """The provider of these nodes."""
         address = self._driver.head or self._before or self._driver.address
         token = self._driver.token
         draft = self._folder.path / "ray-cluster.json.new"
         draft.write_text(json.dumps(Known(self._name, address, token)._asdict()))
         draft.replace(_cluster(self._folder))
-        return RayProvider(
-            Asked(_asked(self._folder), self._name),
-            self.bounds,
+        groups = Groups(
+            Book("Ray", Asked(_asked(self._folder), self._name), self.bounds, admission),
             self._driver,
             ["-m", "rota.cli.main", "agent", "--ends", *self._agent],
             str(self._folder.path),
             _started(self._folder),
-            admission,
             gpus=self._gpus,
         )
+        return AskingProvider(groups)
 
 
 def check_no_nodes(folder: Folder) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from rota.errors import InputError, ServerError
 from rota.folder import Folder
 from rota.live.controller.admission import Admission
-from rota.live.provider.allocation import GONE, Allocation, AllocationProvider, cancel_steps
+from rota.live.provider.allocation import GONE, Allocation, Steps, cancel_steps
 from rota.live.provider.asked import Asked
-from rota.live.provider.slurm import ENDED, SlurmProvider, call, cancel_all, refusal
+from rota.live.provider.asking import AskingProvider
+from rota.live.provider.book import Book
+from rota.live.provider.slurm import ENDED, ArrayJobs, Jobs, Pilots, call, cancel_all, refusal
 
 IN_ALLOCATION = "SLURM_JOB_ID"
 
@@ -45,19 +47,13 @@ class SlurmEngine:
         """True of the names of pilots' nodes, and of those of former allocations."""
         return node.startswith(f"{_name(self._folder)}-")
 
-    def provider(self, admission: Admission) -> SlurmProvider:
+    def provider(self, admission: Admission) -> AskingProvider:
         """The provider of these nodes."""
         _forget_others(self._folder, "")
-        provider = SlurmProvider(
-            Asked(_file(self._folder), _name(self._folder)),
-            self.bounds,
-            self._words,
-            _agent(self._folder, self._agent),
-            str(self._folder.path),
-            admission,
-        )
-        provider.recall()
-        return provider
+        asked = Asked(_file(self._folder), _name(self._folder))
+        agent = _agent(self._folder, self._agent)
+        jobs = ArrayJobs(asked, self._words, agent, str(self._folder.path))
+        return _provider(Book("Slurm", asked, self.bounds, admission), jobs)
 
 
 class AllocationEngine:
@@ -91,19 +87,19 @@ class AllocationEngine:
         """True of the names of steps' nodes, also of former allocations."""
         return node.startswith(f"{_name(self._folder)}-")
 
-    def provider(self, admission: Admission) -> AllocationProvider:
+    def provider(self, admission: Admission) -> AskingProvider:
         """The provider of these nodes."""
         _forget_others(self._folder, self._allocation.job)
-        provider = AllocationProvider(
-            Asked(self._file, self._name),
-            self._allocation,
-            _agent(self._folder, self._agent),
-            str(self._folder.path),
-            admission,
-            self._folder.path / "srun.log",
-        )
-        provider.recall()
-        return provider
+        book = Book("Slurm", Asked(self._file, self._name), self.bounds, admission)
+        agent, log = _agent(self._folder, self._agent), self._folder.path / "srun.log"
+        return _provider(book, Steps(book, self._allocation, agent, str(self._folder.path), log))
+
+
+def _provider(book: Book, jobs: Jobs) -> AskingProvider:
+    """The provider of nodes, of which it is known already when they must go."""
+    pilots = Pilots(book, jobs)
+    pilots.recall()
+    return AskingProvider(pilots)
 
 
 def cancel_pilots(folder: Folder) -> None:

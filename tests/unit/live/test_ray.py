@@ -12,7 +12,9 @@ import pytest
 
 from rota.errors import StoreFullError
 from rota.live.provider.asked import Asked
-from rota.live.provider.ray import RayDriver, RayError, RayProvider, Started
+from rota.live.provider.asking import AskingProvider
+from rota.live.provider.book import Book
+from rota.live.provider.ray import Groups, RayDriver, RayError, Started
 from rota.live.provider.ray_driver import Keeper, claims, is_over
 
 
@@ -192,10 +194,9 @@ class Lab:
     def __init__(self, home: Path) -> None:
         self.ray, self.door, self.told = Spoken(), Door(), list[str]()
         self.asked = Asked(home / "ray.json", "lab")
-        self.provider = RayProvider(
-            *(self.asked, (1, 3), self.ray, [], str(home), home / "ray-hosts.json", self.door),
-            pace_s=0.0,
-        )
+        book = Book("Ray", self.asked, (1, 3), self.door)
+        groups = Groups(book, self.ray, [], str(home), home / "ray-hosts.json", pace_s=0.0)
+        self.provider = AskingProvider(groups)
 
     def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:

@@ -8,15 +8,9 @@ import pytest
 
 from rota.errors import StoreError
 from rota.live.provider.asked import LATE_S, Asked
-from rota.live.provider.slurm import (
-    MOST_RETRY_S,
-    RETRY_S,
-    Answer,
-    SlurmProvider,
-    cancel_all,
-    options,
-    refusal,
-)
+from rota.live.provider.asking import AskingProvider
+from rota.live.provider.book import MOST_RETRY_S, RETRY_S, Book
+from rota.live.provider.slurm import Answer, ArrayJobs, Pilots, cancel_all, options, refusal
 from support.slurm_commands import Commands
 
 UNREACHED = "squeue: error: Unable to contact slurm controller (connect failure)"
@@ -35,13 +29,15 @@ class Lab:
     def again(self):
         """Another provider, as the next controller has it."""
         self.asked = Asked(self.file, "lab", lambda: self.wall_s)
+        book = Book("Slurm", self.asked, self.bounds, self.slurm, lambda: self.now_s)
         words = options("gpu", None, 480), ["rota", "agent"], str(self.file.parent)
-        self.provider = SlurmProvider(self.asked, self.bounds, *words, self.slurm, run=self.slurm)
+        self.pilots = Pilots(book, ArrayJobs(self.asked, *words), run=self.slurm)
+        self.provider = AskingProvider(self.pilots)
 
     async def goes_on(self, turns=1):
         """So many seconds pass, in each of which Slurm may be asked once."""
         for _ in range(turns):
-            await self.provider._call_once()
+            await self.pilots.turn()
             await asyncio.sleep(0.03)  # pilots begin
             self.now_s += 1
 
@@ -321,13 +317,13 @@ def test_the_next_controller_knows_at_once_when_nodes_must_go(lab, monkeypatch):
     )
     lab.again()
     assert [node.leaves_s for node in lab.provider.nodes()] == [None]
-    lab.provider.recall()
+    lab.pilots.recall()
     assert [node.leaves_s for node in lab.provider.nodes()] == [4e9]
 
 
 def test_slurm_is_asked_for_nothing_right_after_it_was_asked_whether_it_would_refuse(lab):
     async def story():
-        lab.provider._pace_s = 1000.0
+        lab.pilots.pace_s = 1000.0
         await lab.provider.start()
         await asyncio.sleep(0.03)
         assert lab.words == []
@@ -362,7 +358,7 @@ def test_the_end_cancels_what_waits_and_returns_when_nothing_is_left(lab, monkey
         ending = asyncio.create_task(lab.provider.end())
         await asyncio.sleep(0)
         lab.slurm.end("lab-1", "COMPLETED")
-        lab.provider._pace_s = 0.0
+        lab.pilots.pace_s = 0.0
         await asyncio.wait_for(ending, 30)
         assert lab.asked.names == lab.slurm.kept == []
         assert lab.slurm.jobs["lab-2"]["state"] == "CANCELLED"
@@ -417,13 +413,13 @@ def test_pilots_of_a_dead_controller_are_cancelled_and_waited_for(lab, monkeypat
 def test_a_fault_does_not_keep_slurm_from_being_asked_on(lab, monkeypatch):
     calls = []
 
-    async def call_once():
+    async def turn():
         calls.append(len(calls))
         if len(calls) < 3:
             raise (ValueError if len(calls) == 1 else StoreError)("on purpose")
 
-    monkeypatch.setattr(lab.provider, "_call_once", call_once)
-    monkeypatch.setattr(lab.provider, "_pace_s", 0.0)
+    monkeypatch.setattr(lab.pilots, "turn", turn)
+    monkeypatch.setattr(lab.pilots, "pace_s", 0.0)
 
     async def main():
         await lab.provider.start()

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.live.provider.asked import Asked
+from rota.live.provider.book import END_S, Book
 from rota.live.provider.slurm import (
-    END_S,
     ENDED,
     KEEP_ALIVE,
     PACE_S,
-    Admission,
     Answer,
+    Call,
     Pilot,
-    SlurmProvider,
+    UntoldError,
+    agents_words,
     call,
     environment,
     last_lines,
@@ -49,58 +50,51 @@ class Allocation(NamedTuple):
         )
 
 
-class AllocationProvider(SlurmProvider):
-    """An agent on each host of an ``allocation``; ``log`` takes what ``srun`` says.
+class Steps:
+    """An agent on each host of an ``allocation``, for the nodes in ``book``.
 
-    Once the allocation has ended there are no nodes any more, and none is asked for.
+    ``agent`` is the command that runs an agent, but for the name of its node; ``home`` is the state
+    folder on the hosts, and ``log`` takes what ``srun`` says. ``pace_s`` is the time between two
+    commands. Once the allocation has ended there are no nodes any more, and none is asked for.
     """
 
     def __init__(
         self,
-        asked: Asked,
+        book: Book,
         allocation: Allocation,
         agent: Sequence[str],
         home: str,
-        admission: Admission,
         log: Path,
         *,
         pace_s: float = PACE_S,
     ) -> None:
-        count = len(allocation.hosts)
-        super().__init__(asked, (count, count), (), agent, home, admission, pace_s=pace_s)
-        self._allocation, self._log = allocation, log
+        self._book, self._allocation, self._log = book, allocation, log
+        self._agent, self._home, self._pace_s = agent, home, pace_s
         self._started: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}  # host and srun
         self._is_over = False
 
-    def recall(self) -> None:
-        """Ask Slurm now which of the last controller's steps are there, and until when."""
-        if not self._asked.names:
-            return
-        told = []
-        for command in self._allocation.looks:
-            told.append(call(*command))
-            time.sleep(self._pace_s)
-        self._take(*told)
+    def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
+        """The first one, if there is a host that has none."""
+        if self._is_over or not self._book.has_looked:
+            return []  # a step of the last controller may be anywhere
+        return noted[:1] if self._free(pilots) else []
 
-    async def _submit(self) -> None:
-        """Start a step for the first node that was noted, on a host that has none."""
-        if not self._has_looked:  # a step of the last controller may be anywhere
-            await self._look()
-            return
-        taken = {pilot.host for pilot in self._pilots.values()}
+    def _free(self, pilots: Mapping[str, Pilot]) -> list[str]:
+        taken = {pilot.host for pilot in pilots.values()}
         taken |= {host for host, _ in self._started.values()}
-        free = next((host for host in self._allocation.hosts if host not in taken), None)
-        if free is None or self._is_over:
-            await self._look()
-            return
-        name = self._asked.noted[0]
-        script = self._step_script(name, self._admission.admit(name))
-        self._asked.ask([name])
+        return [host for host in self._allocation.hosts if host not in taken]
+
+    async def submit(
+        self, call: Call, admitted: Mapping[str, str], pilots: Mapping[str, Pilot]
+    ) -> str:
+        """Start a step on the first host that has none."""
+        ((name, text),), host = admitted.items(), self._free(pilots)[0]
         try:
-            self._started[name] = free, self._srun(name, free, script)
+            process = self._srun(name, host, self._step_script(name, text))
         except OSError as error:
-            self._asked.refused([name])
-            self._fail(f"srun can't be started: {error.strerror}")
+            return f"srun can't be started: {error.strerror}"
+        self._started[name] = host, process
+        return ""
 
     def _srun(self, name: str, host: str, script: str) -> "subprocess.Popen[bytes]":
         """Start a step, which outlives this process, and whose program others can't read."""
@@ -136,43 +130,54 @@ class AllocationProvider(SlurmProvider):
             ]
         )
 
-    async def _look(self) -> None:
+    async def look(self, call: Call, pilots: Mapping[str, Pilot]) -> Mapping[str, Pilot]:
+        """The steps that are there, and those that have ended since."""
         told = []
         for command in self._allocation.looks:
-            told.append(await self._call(*command))
+            told.append(await call(*command))
             await asyncio.sleep(self._pace_s)
-        self._looked_s = time.monotonic()
-        for each in told:
-            if each.code and GONE not in each.words and not self._trouble:
-                self._errors.append(f"Slurm's queue can't be read: {each.words}")
-        self._take(*told)
+        return self._found(told[0], told[1], pilots)
 
-    def _take(self, job: Answer, steps: Answer) -> None:
-        """Take note of what Slurm tells of the job and of its steps."""
+    def recall(self) -> Mapping[str, Pilot]:
+        """The same."""
+        told = []
+        for command in self._allocation.looks:
+            told.append(call(*command))
+            time.sleep(self._pace_s)
+        return self._found(told[0], told[1], {})
+
+    def _found(
+        self, job: Answer, steps: Answer, pilots: Mapping[str, Pilot]
+    ) -> Mapping[str, Pilot]:
+        """The steps that Slurm tells of."""
+        for each in (job, steps):
+            if each.code and GONE not in each.words:
+                raise UntoldError(each.words)
         state, ends = "RUNNING", ""
         if job.code == 0 and job.output.strip():
             state, _, ends = job.output.strip().partition("|")
-        elif job.code == 0 or GONE in job.words:
+        else:
             state = "COMPLETED"
         if state in ENDED and not self._is_over:
             self._is_over = True
-            self._failure = f"Slurm job {self._allocation.job}, which had all nodes, ended: {state}"
-            self._errors.append(self._failure)
-        if self._is_over:
-            steps = Answer(0, "", "")
-        if steps.code == 0:
-            found = _steps(steps.output, self._asked, float(ends) if ends.isdecimal() else None)
-            self._note(found | self._ended(found, state if state in ENDED else "COMPLETED"))
+            words = f"Slurm job {self._allocation.job}, which had all nodes, ended: {state}"
+            self._book.failure = words
+            self._book.tell(words)
+        told = "" if self._is_over or steps.code else steps.output
+        found = _steps(told, self._book.asked, float(ends) if ends.isdecimal() else None)
+        return found | self._ended(found, pilots, state if state in ENDED else "COMPLETED")
 
-    def _ended(self, found: Mapping[str, Pilot], state: str) -> dict[str, Pilot]:
+    def _ended(
+        self, found: Mapping[str, Pilot], pilots: Mapping[str, Pilot], state: str
+    ) -> dict[str, Pilot]:
         """The steps that have ended, of those that were there or were started."""
         over = {
             name: Pilot(pilot.job, state, None, pilot.host, "")
-            for name, pilot in self._pilots.items()
+            for name, pilot in pilots.items()
             if name not in found
         }
         for name, (host, process) in [*self._started.items()]:
-            if name in self._given_up and name not in found:
+            if name in self._book.given_up and name not in found:
                 process.terminate()  # its step has yet to begin
             if process.poll() is not None:
                 del self._started[name]
@@ -180,10 +185,10 @@ class AllocationProvider(SlurmProvider):
                     over[name] = Pilot(self._allocation.job, state, None, host, "")
         return over
 
-    def _last_words(self, name: str) -> str:
+    def last_words(self, name: str) -> str:
         """The agent's, or srun's if it has started none."""
         lines = last_lines(self._log)
-        return super()._last_words(name) or (f": {lines[-1]}" if lines else "")
+        return agents_words(self._home, name) or (f": {lines[-1]}" if lines else "")
 
 
 def cancel_steps(job: str, asked: Asked) -> str:

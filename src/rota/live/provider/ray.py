@@ -9,33 +9,24 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
-from rota.live.provider.asked import Asked
-from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
+from rota.live.provider.book import Book
 
 PACE_S = 1.0  # between two requests
-LOOK_PACES = 2  # from one look at Ray to the next while something is to change,
-QUIET_PACES = 10  # and otherwise
 CALL_S = 60.0  # for Ray to answer
 FORCE_S = 120.0  # to end all by force
-END_S = 60.0  # for an agent that was told to end to do so
-GIVE_BACK_S = 120.0  # for all nodes to be given back
 AGAIN_S = 10.0  # to give back what is still there, and to start an actor that is not
-RETRY_S, MOST_RETRY_S = 10.0, 600.0  # to ask again after an agent that ended before it connected
 IN_ORDER = (0, 5)  # the exit codes of an agent that was told to end, or is not wanted
 LAST_WORDS_BYTES = 8192
-POLL_S = 0.02
 DRIVER = "rota.live.provider.ray_driver"
 
 log = logging.getLogger("rota.provider")
@@ -50,22 +41,6 @@ class RayError(Exception):
     def __init__(self, text: str, *, is_silence: bool = False) -> None:
         super().__init__(text)
         self.is_silence = is_silence
-
-
-class Admission(Protocol):
-    """The cluster's side of the nodes, each of which calls from its machine."""
-
-    def admit(self, node: str) -> str:
-        """The text of the file by which the agent of a new node is let in."""
-
-    def keep(self, nodes: Collection[str]) -> None:
-        """Let in none but these from now on."""
-
-    def is_connected(self, node: str) -> bool:
-        """True if its agent is connected."""
-
-    def may_run(self, node: str) -> bool:
-        """True if processes of jobs may run there, as far as anybody knows but the engine."""
 
 
 class RayDriver:
@@ -185,8 +160,8 @@ class Claim(NamedTuple):
     host: str
 
 
-class RayProvider(Provider):
-    """Placement groups by the names of ``asked``, of ``gpus`` GPUs or of whole nodes.
+class Groups:
+    """Placement groups of the nodes in ``book``, of ``gpus`` GPUs or of whole nodes.
 
     ``agent`` are the arguments of Python that run an agent, but for the name of its node; ``home``
     is the state folder on the nodes. ``file`` keeps the hosts of agents, and by what they are let
@@ -195,135 +170,40 @@ class RayProvider(Provider):
 
     def __init__(
         self,
-        asked: Asked,
-        bounds: tuple[int, int],
+        book: Book,
         driver: RayDriver,
         agent: Sequence[str],
         home: str,
         file: Path,
-        admission: Admission,
         *,
         gpus: int | None = None,
         pace_s: float = PACE_S,
     ) -> None:
-        self.bounds = bounds
-        self._asked, self._driver, self._agent, self._home = asked, driver, list(agent), home
-        self._started, self._admission = Started(file), admission
-        self._gpus, self._pace_s = gpus, pace_s
+        self.book, self.pace_s = book, pace_s
+        self._driver, self._agent, self._home = driver, list(agent), home
+        self._started, self._gpus = Started(file), gpus
         self._claims: dict[str, Claim] = {}
         self._actors: dict[str, str] = {}
         self._hosts: dict[str, dict[str, Any]] = {}
-        self._lived: set[str] = set()  # the nodes whose agents have been connected
-        self._given_up: dict[str, float] = {}  # when its agent is let in no more
         self._lost: set[str] = set()  # the nodes whose groups are gone, or are elsewhere
         self._surely_over: set[str] = set()  # their agents have ended with all jobs
         self._start_s: dict[str, float] = {}  # when to start an actor that is not there yet,
         self._back_s: dict[str, float] = {}  # and to give back what is there still
         self._unheard: set[str] = set()  # asked for in vain, as far as is known
-        self._looked_s = -math.inf
-        self._has_looked = False
-        self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
-        self._trouble = ""  # why Ray does not answer
-        self._complaints: dict[str, str] = {}  # what was told last, by request
-        self._errors: list[str] = []
-        self._ends = False
-        self._task: asyncio.Task[None] | None = None
 
-    # -- the contract --------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Note again what the last controller had asked for, and has not heard of."""
+        asked = self.book.asked
+        self._unheard = set(asked.names) - {*asked.known, *asked.noted}
+        self._note_unheard(())
 
-    def nodes(self) -> Collection[ProvidedNode]:
-        """The nodes of groups, also of those that wait, but for those given up before they began.
-
-        One whose group is gone stays until its host says that its agent has ended, or its lease is
-        over.
-        """
-        self._note_living()
-        return [
-            ProvidedNode(name, self._admission.is_connected(name), about=self._about(name))
-            for name in self._asked.names
-            if name in self._lived or name not in self._given_up
-        ]
-
-    def scale(self, desired: int) -> None:
-        """Note how many more groups are asked for, or give up some that wait."""
-        if self._ends:
-            return
-        least, most = self.bounds or (0, 0)
-        surplus = len(self._wanted()) - min(max(desired, least), most)
-        for _ in range(-surplus):
-            self._asked.note()
-        if surplus > 0 and self._has_looked:  # else nobody knows which of them are there
-            waiting = [node.name for node in self.awaited() if node.name not in self._started.hosts]
-            for name in [*reversed(waiting)][:surplus]:
-                self._give_up(name)
-
-    def release(self, name: str) -> None:
-        """Give a group back when its agent has ended; after a minute it is no longer let in."""
-        self._note_living()
-        if name in self._asked.names and name not in self._given_up:
-            self._give_up(name)
-
-    def awaited(self) -> Sequence[AwaitedNode]:
-        """The groups that wait, in Ray's words, and those whose agents have yet to connect."""
-        self._note_living()
-        names = [name for name in self._wanted() if name not in self._lived]
-        return [AwaitedNode(name, self._why(name)) for name in names]
-
-    def errors(self) -> Sequence[str]:
-        """Refusals of Ray, lost groups, ends of agents and silence, each told once."""
-        errors, self._errors = self._errors, []
-        return errors
-
-    async def start(self) -> None:
-        """Begin to ask Ray, for no fewer groups than the last controller.
-
-        What that had asked for, and has not heard of, is asked for again under the same names.
-        """
-        if self._task is None:
-            self._unheard = set(self._asked.names) - {*self._asked.known, *self._asked.noted}
-            self._note_unheard(())
-        self.scale(len(self._wanted()))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Ask Ray no more; groups, actors and agents stay."""
-        if self._task is not None:
-            self._task.cancel()
-            self._driver.close()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def end(self) -> None:
-        """Return when Ray has no group any more; agents that were never connected are killed."""
-        self._ends = True
-        for name in self._asked.names:
-            self.release(name)
-        self._looked_s = -math.inf
-        await self.start()
-        while self._asked.names:
-            await asyncio.sleep(POLL_S)
-        await self.stop()
-
-    async def wait_for_end(self, *, connected: Collection[str]) -> None:
-        """The same, for two minutes at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_S):
-                await self.end()
-        await self.stop()
+    def close(self) -> None:
+        """End a request that goes on."""
+        self._driver.close()
 
     # -- what is known -------------------------------------------------------------------------
 
-    def _wanted(self) -> list[str]:
-        return [name for name in self._asked.names if name not in self._given_up]
-
-    def _note_living(self) -> None:
-        new = {name for name in self._asked.names if self._admission.is_connected(name)}
-        if new - self._lived:
-            self._failures, self._failure = 0, ""
-        self._lived |= new
-
-    def _about(self, name: str) -> str:
+    def about(self, name: str) -> str:
         """The group and the actor by the beginnings of their ids in `ray list`, and the host."""
         claim = self._claims.get(name)
         if claim is None:
@@ -332,53 +212,45 @@ class RayProvider(Provider):
         at = self._hosts.get(claim.host, {}).get("address")
         return f"Ray placement group {claim.id[:12]}{actor}" + (f", on {at}" if at else "")
 
-    def _why(self, name: str) -> str:
+    def leaves_s(self, name: str) -> float | None:
+        """None: Ray has no deadlines."""
+        return None
+
+    def why(self, name: str) -> str:
+        """Ray's words about a group that waits."""
+        if said := self.book.why(name):
+            return said
         claim = self._claims.get(name)
-        if self._trouble:
-            return f"Ray does not answer: {self._trouble}"
-        if name in self._asked.noted:
-            return self._failure or "Ray is asked for it"
         if claim is None:
             return "Ray was asked for it"
         if claim.host:
-            return f"{self._about(name)}: its agent has yet to connect"
-        wanted = self._wanted()
-        held = [each for each in wanted if each in self._claims and self._claims[each].host]
-        return f"Ray: {claim.words}, {len(held)} of {len(wanted)} nodes held"
+            return f"{self.about(name)}: its agent has yet to connect"
+        return f"Ray: {claim.words}, {self.book.held(self._has_place)}"
+
+    def is_placed(self, name: str) -> bool:
+        """True if an agent was started, which has yet to call this controller."""
+        return name in self._started.hosts
+
+    def _has_place(self, name: str) -> bool:
+        return name in self._claims and bool(self._claims[name].host)
 
     def _may_run(self, name: str) -> bool:
         """True if processes may live on a node, as far as is known."""
         if name in self._surely_over or name not in self._started.hosts:
             return False
-        return self._admission.may_run(name) or self._admission.is_connected(name)
-
-    def _give_up(self, name: str) -> None:
-        if name in self._asked.noted:
-            self._asked.drop(name)
-        else:
-            wait_s = END_S if name in self._lived else 0.0
-            self._given_up[name] = time.monotonic() + wait_s
+        return self.book.may_run(name)
 
     # -- what is asked -------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._call_once()
-            except Exception as error:  # such as a full disk: what can't be noted waits
-                if self._complain("turn", f"Ray can't be asked: {error}"):
-                    log.exception("Ray can't be asked")
-            await asyncio.sleep(self._pace_s)
-
-    async def _call_once(self) -> None:
+    async def turn(self) -> None:
         """Make at most one request of Ray: whatever is due first."""
-        now_s = time.monotonic()
-        is_due = now_s >= self._looked_s + self._look_every_s()
-        if self._trouble:
+        book, now_s = self.book, self.book.clock()
+        is_due = book.is_look_due(self.pace_s, is_quiet=not self._lost)
+        if book.trouble:
             if is_due:
                 await self._look()
-        elif self._asked.noted and now_s >= self._ask_at_s:
-            await self._ask()
+        elif names := book.to_ask():
+            await self._ask(names)
         elif back := self._to_give_back(now_s):
             await self._give_back(back, now_s)
         elif name := self._to_start(now_s):
@@ -388,42 +260,30 @@ class RayProvider(Provider):
             await self._look()
 
     async def _call(self, do: str, **words: Any) -> Any:
-        """The answer; None if there is none. Errors are told."""
+        """The answer; None if there is none. Raises RayError if it is a refusal."""
         try:
             told = await asyncio.to_thread(self._driver.call, do, **words)
         except RayError as error:
             if not error.is_silence:
                 raise
-            if not self._trouble:
-                text = "Ray does not answer: %s; jobs go on, and it is asked on"
-                self._errors.append(text % error)
-            self._trouble = str(error)
+            self.book.heard(str(error))
             return None
-        self._trouble = ""
-        self._complaints.pop(do, None)
+        self.book.heard()
+        self.book.content(do)
         return told
 
-    def _complain(self, of: str, text: str) -> bool:
-        """Tell of a request that fails, unless that was told. Returns True if it is told."""
-        is_new = self._complaints.get(of) != text
-        if is_new:
-            self._errors.append(text)
-        self._complaints[of] = text
-        return is_new
-
-    async def _ask(self) -> None:
+    async def _ask(self, names: list[str]) -> None:
         """Ask for what was noted. Ray knows a name once: what it has is not asked for again.
 
         Without an answer Ray may have some of it: the next look tells.
         """
-        names = self._asked.noted
-        self._asked.ask(names)
-        self._looked_s = -math.inf
+        self.book.asked.ask(names)
+        self.book.look_soon()
         try:
             if await self._call("ask", names=names, gpus=self._gpus) is not None:
                 return
         except RayError as error:
-            self._fail(f"Ray refuses it: {error}")
+            self.book.fail(f"Ray refuses it: {error}")
         self._unheard.update(names)
 
     def _note_unheard(self, known: Collection[str]) -> None:
@@ -431,13 +291,13 @@ class RayProvider(Provider):
 
         What is given up stays asked for until it is there, or so late that it never will be.
         """
-        if again := self._unheard - {*known, *self._given_up}:
-            self._asked.refused([name for name in self._asked.names if name in again])
+        if again := self._unheard - {*known, *self.book.given_up}:
+            self.book.asked.refused([name for name in self.book.asked.names if name in again])
         self._unheard.clear()
 
     def _to_give_back(self, now_s: float) -> list[str]:
         """The nodes with a group or an actor that nobody needs."""
-        gone = self._given_up.keys() | self._lost
+        gone = self.book.given_up.keys() | self._lost
         return [
             name
             for name in self._claims
@@ -449,7 +309,7 @@ class RayProvider(Provider):
         """True if the group of a node that is given up or lost is kept for its jobs yet."""
         if name in self._lost:  # else Ray would have it somewhere else
             return self._is_in_place(name) and self._may_run(name)
-        return now_s < self._given_up[name] or self._may_run(name)
+        return now_s < self.book.given_up[name] or self._may_run(name)
 
     def _is_in_place(self, name: str) -> bool:
         """True if a node's group is on the host where its agent was started."""
@@ -461,11 +321,11 @@ class RayProvider(Provider):
     async def _give_back(self, names: list[str], now_s: float) -> None:
         """Kill agents that live yet, and give back; what is there still is tried again later."""
         self._back_s |= dict.fromkeys(names, now_s + AGAIN_S)
-        self._looked_s = -math.inf
+        self.book.look_soon()
         try:
             await self._call("give_back", names=names)
         except RayError as error:
-            self._complain("give_back", f"Ray can't take nodes back: {error}")
+            self.book.complain("give_back", f"Ray can't take nodes back: {error}")
 
     def _to_start(self, now_s: float) -> str | None:
         """A node with a place and without an actor."""
@@ -476,7 +336,7 @@ class RayProvider(Provider):
                 if claim.state == "CREATED"
                 and claim.host
                 and name not in self._actors
-                and name not in self._given_up.keys() | self._lost | self._surely_over
+                and name not in self.book.given_up.keys() | self._lost | self._surely_over
                 and now_s >= self._start_s.get(name, 0.0)
             ),
             None,
@@ -485,10 +345,10 @@ class RayProvider(Provider):
     async def _start_agent(self, name: str) -> None:
         """Have an actor start the agent of a node, or find it: on this host, and on no other."""
         if name not in self._started.hosts:
-            self._started.add(name, self._claims[name].host, self._admission.admit(name))
+            self._started.add(name, self._claims[name].host, self.book.admission.admit(name))
         host, admitted = self._started.hosts[name], self._started.admitted[name]
         words = {"home": self._home, "agent": [*self._agent, "--home", self._home]}
-        self._looked_s = -math.inf
+        self.book.look_soon()
         try:
             why_none = await self._call("start", name=name, host=host, admitted=admitted, **words)
         except RayError as error:  # an earlier request was late, or the group has just gone
@@ -496,11 +356,11 @@ class RayProvider(Provider):
             return
         if not why_none:
             return
-        text = f"{self._about(name)} (node {name}): its actor can't begin: {why_none}"
-        if name in self._lived:  # the agent needs none
-            self._complain("start", text)
+        text = f"{self.about(name)} (node {name}): its actor can't begin: {why_none}"
+        if name in self.book.lived:  # the agent needs none
+            self.book.complain("start", text)
         else:
-            self._fail(text)
+            self.book.fail(text)
             self._lost.add(name)
 
     async def _look(self) -> None:
@@ -512,21 +372,15 @@ class RayProvider(Provider):
         try:
             told = await self._call("look", doubted=doubted, home=self._home)
         except RayError as error:
-            self._complain("look", f"Ray can't be looked at: {error}")
+            self.book.complain("look", f"Ray can't be looked at: {error}")
             told = None
-        self._looked_s = time.monotonic()
+        self.book.looks()
         if told is not None:
             self._note(told)
 
-    def _look_every_s(self) -> float:
-        is_quiet = not (self._given_up or self._lost or self.awaited() or self._trouble)
-        is_quiet = is_quiet and all(node.is_alive for node in self.nodes())
-        return (QUIET_PACES if is_quiet else LOOK_PACES) * self._pace_s
-
     def _note(self, told: Mapping[str, Any]) -> None:
         """Take note of what Ray tells."""
-        self._has_looked = True
-        self._note_living()
+        self.book.note_look()
         self._hosts = told["hosts"]
         self._claims = {name: Claim(**each) for name, each in told["groups"].items()}
         self._actors = {name: each["id"] for name, each in told["agents"].items()}
@@ -535,25 +389,23 @@ class RayProvider(Provider):
             self._note_agent(name, each["state"])
         for name in set(self._started.hosts) - self._lost - self._surely_over:
             self._note_claim(name)
-        now_s = time.monotonic()
-        shut_out = self._lost | {name for name, at_s in self._given_up.items() if now_s >= at_s}
-        may_run = {name for name in self._asked.names if self._may_run(name)}
-        before = set(self._asked.names)
+        now_s = self.book.clock()
+        shut_out = self._lost | {name for name, at_s in self.book.given_up.items() if now_s >= at_s}
+        asked = self.book.asked
+        may_run = {name for name in asked.names if self._may_run(name)}
         with contextlib.suppress(OSError):  # a full disk: after the next look
             self._note_unheard(self._claims)
-        self._asked.settle(self._claims.keys() | may_run)
-        gone = before - set(self._asked.names)
-        self._lived -= gone
+        gone = self.book.settle(self._claims.keys() | may_run)
         for kept in (self._lost, self._surely_over):
             kept.difference_update(gone)
-        for kept_s in (self._given_up, self._start_s, self._back_s):
+        for kept_s in (self._start_s, self._back_s):
             for name in gone & kept_s.keys():
                 del kept_s[name]
-        if self._ends:  # also what Ray has only now begun to tell of
-            for name in self._wanted():
-                self._give_up(name)
-        self._started.keep(self._asked.names)
-        self._admission.keep([name for name in self._asked.names if name not in shut_out])
+        if self.book.ends:  # also what Ray has only now begun to tell of
+            for name in self.book.wanted:
+                self.book.release(name)
+        self._started.keep(asked.names)
+        self.book.admission.keep([name for name in asked.names if name not in shut_out])
 
     def _note_agent(self, name: str, state: Mapping[str, Any] | None) -> None:
         """Take note of what the actor of a node tells of its agent; None: it does not answer."""
@@ -561,13 +413,13 @@ class RayProvider(Provider):
             return
         if state["code"] in IN_ORDER:
             self._surely_over.add(name)
-        if name not in self._given_up and name not in self._lost:
+        if name not in self.book.given_up and name not in self._lost:
             said = f": {state['words']}" if state["words"] else ""
-            text = f"{self._about(name)} (node {name}): its agent has ended"
-            if name in self._lived:
-                self._errors.append(f"{text} with exit code {state['code']}{said}")
+            text = f"{self.about(name)} (node {name}): its agent has ended"
+            if name in self.book.lived:
+                self.book.tell(f"{text} with exit code {state['code']}{said}")
             else:
-                self._fail(f"{text}, before it was connected{said}")
+                self.book.fail(f"{text}, before it was connected{said}")
             self._lost.add(name)
 
     def _note_claim(self, name: str) -> None:
@@ -576,7 +428,7 @@ class RayProvider(Provider):
             return
         claim, host = self._claims.get(name), self._started.hosts[name]
         self._lost.add(name)
-        if name not in self._given_up:
+        if name not in self.book.given_up:
             at = self._hosts.get(host, {})
             if claim is None:
                 why = "its placement group was removed"
@@ -584,15 +436,7 @@ class RayProvider(Provider):
                 why = f"its placement group is {claim.state}"
             else:
                 why = f"Ray has lost its host {at.get('address', host)}: {at.get('words')}"
-            self._errors.append(f"node {name}: {why}")
-
-    def _fail(self, text: str) -> None:
-        """Put off what is asked for, longer each time."""
-        if text != self._failure:
-            self._errors.append(text)
-        pause_s = min(RETRY_S * 2**self._failures, MOST_RETRY_S)
-        self._ask_at_s, self._failure = time.monotonic() + pause_s, text
-        self._failures += 1
+            self.book.tell(f"node {name}: {why}")
 
 
 class Started:

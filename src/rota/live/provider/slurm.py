@@ -7,32 +7,23 @@ nodes. Slurm is asked by its own commands, one after another, at most one a seco
 
 import asyncio
 import contextlib
-import logging
-import math
 import os
 import shlex
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rota.errors import RotaError
 from rota.live.provider.asked import Asked
-from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
+from rota.live.provider.book import END_S, Book
 
 PACE_S = 1.0  # between two commands of Slurm
-LOOK_PACES = 2  # from one look at the queue to the next while something is to change,
-QUIET_PACES = 10  # and otherwise
 CALL_S = 60.0  # for a command to answer: Slurm's own tries take up to 40 s
-END_S = 60.0  # for an agent that was told to end to do so
-GIVE_BACK_S = 120.0  # for all pilots to end
 CANCEL_AGAIN_S = 10.0
-RETRY_S, MOST_RETRY_S = 10.0, 600.0  # to ask again after a pilot that ended without an agent
 NOT_THERE = 127  # the exit code of a command that this machine does not have
 LAST_WORDS_BYTES = 4096
 MOST_TASKS = 1000  # of an array job
-POLL_S = 0.02
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%K|%T|%e|%N|%r")
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
@@ -53,8 +44,6 @@ while [ $tries -lt 10 ]; do
   sleep 1
 done
 exit $code"""
-
-log = logging.getLogger("rota.provider")
 
 
 class Answer(NamedTuple):
@@ -79,22 +68,6 @@ class Answer(NamedTuple):
     def is_unknown(self) -> bool:
         """True if Slurm may have done what it was asked for all the same."""
         return self.code != 0 and any(each in self.words for each in UNHEARD)
-
-
-class Admission(Protocol):
-    """The cluster's side of the nodes, each of which calls from its machine."""
-
-    def admit(self, node: str) -> str:
-        """The text of the file by which the agent of a new node is let in."""
-
-    def keep(self, nodes: Collection[str]) -> None:
-        """Let in none but these from now on."""
-
-    def is_connected(self, node: str) -> bool:
-        """True if its agent is connected."""
-
-    def may_run(self, node: str) -> bool:
-        """True if processes of jobs may run there, as far as anybody knows but the engine."""
 
 
 class Pilot(NamedTuple):
@@ -226,196 +199,123 @@ def _unheard(command: Sequence[str]) -> Answer:
     return Answer(1, "", f"{command[0]} did not answer in {CALL_S:g} s")
 
 
-class SlurmProvider(Provider):
-    """Pilots by the names of ``asked``, each with the ``options`` of ``sbatch``.
+class Call(Protocol):
+    """Runs a command of Slurm, with ``text`` as its input, and notes whether Slurm has answered."""
 
-    ``agent`` is the command that runs an agent, but for the name of its node; ``home`` is the state
-    folder on the nodes. ``run`` runs a command, and ``pace_s`` is the time between two of them.
+    async def __call__(self, *command: str, text: str = "") -> Answer:
+        """Its answer."""
+
+
+class Jobs(Protocol):
+    """How Slurm is asked for pilots, and tells of them."""
+
+    def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
+        """Those that are to be asked for now, of all that were noted, while there are ``pilots``.
+
+        None if they can't be asked for before the next look.
+        """
+
+    async def submit(
+        self, call: Call, admitted: Mapping[str, str], pilots: Mapping[str, Pilot]
+    ) -> str:
+        """Ask for nodes, by the texts that let their agents in. Returns why Slurm refuses.
+
+        That is "" also where nobody knows whether Slurm has heard of them.
+        """
+
+    async def look(self, call: Call, pilots: Mapping[str, Pilot]) -> Mapping[str, Pilot]:
+        """The pilots, by the names of their nodes, after they were ``pilots``.
+
+        Raises UntoldError if Slurm does not tell.
+        """
+
+    def recall(self) -> Mapping[str, Pilot]:
+        """The same, before anything is known and while nothing else has to go on."""
+
+    def last_words(self, name: str) -> str:
+        """What the pilot of a node said last, if it is known here."""
+
+
+class UntoldError(Exception):
+    """Slurm does not tell of its pilots: its words."""
+
+
+class Pilots:
+    """The pilots of the nodes in ``book``, which are ``jobs``.
+
+    ``run`` runs a command, and ``pace_s`` is the time between two of them.
     """
 
     def __init__(
         self,
-        asked: Asked,
-        bounds: tuple[int, int],
-        options: Sequence[str],
-        agent: Sequence[str],
-        home: str,
-        admission: Admission,
+        book: Book,
+        jobs: Jobs,
         *,
         run: Callable[[Sequence[str], str], Awaitable[Answer]] = run_command,
         pace_s: float = PACE_S,
     ) -> None:
-        self.bounds = bounds
-        self._asked, self._options, self._agent, self._home = asked, options, agent, home
-        self._admission, self._command, self._pace_s = admission, run, pace_s
+        self.book, self.pace_s = book, pace_s
+        self._jobs, self._command = jobs, run
         self._pilots: dict[str, Pilot] = {}
-        self._lived: set[str] = set()  # the nodes whose agents have been connected
-        self._given_up: dict[str, float] = {}  # when its pilot is cancelled, if it is there
         self._suspects: dict[str, str] = {}  # the host of a node whose pilot is over
         self._surely_gone: set[str] = set()
-        self._looked_s = -math.inf
-        self._has_looked = False
-        self._ask_at_s, self._failures, self._failure = 0.0, 0, ""
-        self._trouble = ""  # why Slurm does not answer
-        self._errors: list[str] = []
-        self._ends = False
-        self._task: asyncio.Task[None] | None = None
 
-    # -- the contract --------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Nothing: what is there shows at the first look."""
 
-    def nodes(self) -> Collection[ProvidedNode]:
-        """The nodes of pilots, also of those that wait, but for those given up before they began.
-
-        One whose pilot is over stays until its own slurmd is heard again, or its lease is over.
-        """
-        self._note_living()
-        return [
-            ProvidedNode(
-                name,
-                self._admission.is_connected(name),
-                pilot.ends_s if (pilot := self._pilots.get(name)) else None,
-                about=pilot.about if pilot else "Slurm",
-            )
-            for name in self._asked.names
-            if name in self._lived or name not in self._given_up
-        ]
-
-    def scale(self, desired: int) -> None:
-        """Note how many more pilots are asked for, or give up some that wait."""
-        if self._ends:
-            return
-        least, most = self.bounds or (0, 0)
-        surplus = len(self._wanted()) - min(max(desired, least), most)
-        for _ in range(-surplus):
-            self._asked.note()
-        if surplus > 0 and self._has_looked:  # else nobody knows which of them are there
-            waiting = [node.name for node in self.awaited() if not self._runs(node.name)]
-            for name in [*reversed(waiting)][:surplus]:
-                self._give_up(name)
-
-    def release(self, name: str) -> None:
-        """Have a pilot end when its agent does, and otherwise cancel it after a minute."""
-        self._note_living()
-        if name in self._asked.names and name not in self._given_up:
-            self._give_up(name)
-
-    def awaited(self) -> Sequence[AwaitedNode]:
-        """The pilots that wait, in Slurm's words, and those whose agents have yet to connect."""
-        self._note_living()
-        names = [name for name in self._wanted() if name not in self._lived]
-        return [AwaitedNode(name, self._why(name)) for name in names]
-
-    def errors(self) -> Sequence[str]:
-        """Refusals of Slurm, ends of pilots and silence, each told once."""
-        errors, self._errors = self._errors, []
-        return errors
+    def close(self) -> None:
+        """Nothing: a command that goes on ends by itself."""
 
     def recall(self) -> None:
         """Ask Slurm now which of the last controller's pilots are there, and until when."""
-        if not self._asked.names:
-            return
-        time.sleep(self._pace_s)  # Slurm was asked just now whether it would refuse a pilot
-        if (told := call(*QUEUE)).code == 0:
-            self._note(_pilots(told.output, self._asked))
-
-    async def start(self) -> None:
-        """Begin to ask Slurm, for no fewer pilots than the last controller."""
-        self.scale(len(self._wanted()))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Ask Slurm no more; pilots go on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def end(self) -> None:
-        """Return when Slurm has no pilot any more; one that was never connected is cancelled."""
-        self._ends = True
-        for name in self._asked.names:
-            self.release(name)
-        self._looked_s = -math.inf
-        await self.start()
-        while self._asked.names:
-            await asyncio.sleep(POLL_S)
-        await self.stop()
-
-    async def wait_for_end(self, *, connected: Collection[str]) -> None:
-        """The same, for two minutes at most: pilots are given back."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_S):
-                await self.end()
-        await self.stop()
+        if self.book.asked.names:
+            time.sleep(self.pace_s)  # Slurm was asked just now whether it would refuse a pilot
+            with contextlib.suppress(UntoldError):
+                self._note(self._jobs.recall())
 
     # -- what is known -------------------------------------------------------------------------
 
-    def _wanted(self) -> list[str]:
-        return [name for name in self._asked.names if name not in self._given_up]
+    def about(self, name: str) -> str:
+        """The pilot's job and step in Slurm, and its host."""
+        return self._pilots[name].about if name in self._pilots else "Slurm"
 
-    def _note_living(self) -> None:
-        new = {name for name in self._asked.names if self._admission.is_connected(name)}
-        if new - self._lived:
-            self._failures, self._failure = 0, ""
-        self._lived |= new
+    def leaves_s(self, name: str) -> float | None:
+        """The end of the pilot's time."""
+        return self._pilots[name].ends_s if name in self._pilots else None
 
-    def _why(self, name: str) -> str:
+    def why(self, name: str) -> str:
+        """Slurm's reason, if it has one."""
+        if said := self.book.why(name):
+            return said
         pilot = self._pilots.get(name)
-        if self._trouble:
-            return f"Slurm does not answer: {self._trouble}"
-        if name in self._asked.noted:
-            return self._failure or "Slurm is asked for it"
         if pilot is None:
             return "Slurm was asked for it"
         if pilot.state != "PENDING":
             return f"{pilot.about}: its agent has yet to connect"
-        wanted = self._wanted()
-        held = [each for each in wanted if self._runs(each)]
         reason = "it has yet to look at it" if pilot.reason == "None" else pilot.reason
-        return f"Slurm: {reason}, {len(held)} of {len(wanted)} nodes held"
+        return f"Slurm: {reason}, {self.book.held(self.is_placed)}"
 
-    def _runs(self, name: str) -> bool:
+    def is_placed(self, name: str) -> bool:
         """True if a pilot may have an agent with jobs, which has yet to call this controller."""
         return name in self._pilots and bool(self._pilots[name].host)
 
-    def _give_up(self, name: str) -> None:
-        if name in self._asked.noted:
-            self._asked.drop(name)
-        else:
-            wait_s = END_S if name in self._lived else 0.0
-            self._given_up[name] = time.monotonic() + wait_s
-
     # -- what is asked -------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._pace_s)  # at first too: a check or a recall came before
-            try:
-                await self._call_once()
-            except (OSError, RotaError) as error:
-                # A full disk: nothing is asked for until there is room to note it.
-                log.warning("Slurm can't be asked: %s", error)
-            except Exception:  # else nothing would be asked for, or given back, any more
-                log.exception("Slurm can't be asked, and is asked on")
-
-    async def _call_once(self) -> None:
+    async def turn(self) -> None:
         """Give at most one command to Slurm: whatever is due first."""
-        now_s = time.monotonic()
-        due = [name for name, at_s in self._given_up.items() if at_s <= now_s]
-        cancelled = [name for name in due if self._is_there(name)]
-        if self._trouble:
+        book = self.book
+        cancelled = [name for name in book.due() if self._is_there(name)]
+        if book.trouble:
             await self._look()
-        elif self._asked.noted and now_s >= self._ask_at_s:
-            await self._submit()
+        elif book.to_ask():
+            await self._ask()
         elif cancelled:
-            again_s = now_s + CANCEL_AGAIN_S
-            self._given_up |= dict.fromkeys(cancelled, again_s)
+            book.given_up |= dict.fromkeys(cancelled, book.clock() + CANCEL_AGAIN_S)
             await self._call("scancel", *(self._pilots[name].job for name in cancelled))
-            self._looked_s = -math.inf
+            book.look_soon()
         elif self._suspects:
             await self._look_at_hosts()
-        elif now_s >= self._looked_s + self._look_every_s():
+        elif book.is_look_due(self.pace_s):
             await self._look()
 
     def _is_there(self, name: str) -> bool:
@@ -423,34 +323,116 @@ class SlurmProvider(Provider):
 
     async def _call(self, *command: str, text: str = "") -> Answer:
         answer = await self._command(command, text)
-        trouble = answer.words if answer.is_silence else ""
-        if trouble and not self._trouble:
-            self._errors.append(f"Slurm does not answer: {trouble}; jobs go on, and it is asked on")
-        self._trouble = trouble
+        self.book.heard(answer.words if answer.is_silence else "")
         return answer
 
-    async def _submit(self) -> None:
-        """Ask for what was noted, as one array job."""
-        asked = self._asked
-        first = asked.number(asked.noted[0])
-        tasks = {asked.number(name) - first: name for name in asked.noted}
-        tasks = {task: name for task, name in tasks.items() if task < MOST_TASKS}
-        admitted = {name: self._admission.admit(name) for name in tasks.values()}
-        asked.ask(tasks.values())
-        answer = await self._call(
+    async def _ask(self) -> None:
+        names = self._jobs.first(self.book.asked.noted, self._pilots)
+        if not names:
+            await self._look()
+            return
+        admitted = {name: self.book.admission.admit(name) for name in names}
+        self.book.asked.ask(names)
+        refusal = await self._jobs.submit(self._call, admitted, self._pilots)
+        self.book.look_soon()
+        if refusal:
+            self.book.refused(names)
+            if not self.book.trouble:
+                self.book.fail(refusal)
+
+    async def _look(self) -> None:
+        try:
+            found = await self._jobs.look(self._call, self._pilots)
+        except UntoldError as error:
+            if not self.book.trouble:
+                self.book.complain("look", f"Slurm's queue can't be read: {error}")
+        else:
+            self.book.content("look")
+            self._note(found)
+        finally:
+            self.book.looks()
+
+    async def _look_at_hosts(self) -> None:
+        """Find out which nodes of pilots that are over are heard: nothing of these runs there."""
+        suspects, self._suspects = self._suspects, {}
+        hosts = ",".join(sorted(set(suspects.values())))
+        answer = await self._call("sinfo", "--noheader", "--Node", f"--nodes={hosts}", "-o%N %T")
+        if answer.code == 0:
+            states = dict(line.split() for line in answer.output.splitlines())
+            heard = {
+                host
+                for host, state in states.items()
+                if not state.endswith("*") and not state.startswith(SILENT)
+            }
+            self._surely_gone |= {name for name, host in suspects.items() if host in heard}
+            self.book.look_soon()
+
+    def _note(self, found: Mapping[str, Pilot]) -> None:
+        """Take note of what Slurm tells."""
+        self.book.note_look()
+        asked = self.book.asked
+        there = {name for name, pilot in found.items() if pilot.state not in ENDED}
+        over = set(asked.names) - there - set(asked.noted)
+        may_run = {name for name in over if self._may_run(name, found.get(name))}
+        ended = {name for name in over if name in found} - may_run
+        for name in sorted((over - may_run) - self.book.given_up.keys()):
+            self._tell_end(name, found.get(name))
+        self._pilots = {name: self._pilots[name] for name in may_run & self._pilots.keys()}
+        self._pilots |= {name: found[name] for name in there}
+        self._surely_gone -= self.book.settle(there | may_run, ended)
+        self.book.admission.keep(asked.names)
+
+    def _may_run(self, name: str, pilot: Pilot | None) -> bool:
+        """True if processes may live on a node whose pilot is over, or is not in the queue."""
+        if self.book.ends or name in self._surely_gone or not self.book.may_run(name):
+            return False
+        if pilot is None:
+            return name in self.book.asked.known
+        if pilot.state != "NODE_FAIL" and pilot.host:
+            self._suspects[name] = pilot.host
+        return bool(pilot.host)
+
+    def _tell_end(self, name: str, pilot: Pilot | None) -> None:
+        if pilot is None:
+            return
+        text = f"{pilot.about} (node {name}) has ended: {pilot.state}"
+        if name in self.book.lived:
+            self.book.tell(text)
+        else:
+            words = self._jobs.last_words(name)
+            self.book.fail(f"{text}, before its agent was connected{words}")
+
+
+class ArrayJobs:
+    """Pilots of a cluster's nodes, each a task of an array job with ``options`` of ``sbatch``.
+
+    ``agent`` is the command that runs an agent, but for the name of its node; ``home`` is the state
+    folder on the nodes.
+    """
+
+    def __init__(
+        self, asked: Asked, options: Sequence[str], agent: Sequence[str], home: str
+    ) -> None:
+        self._asked, self._options, self._agent, self._home = asked, options, agent, home
+
+    def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
+        """As many as one array job may have tasks."""
+        least = self._asked.number(noted[0])
+        return [name for name in noted if self._asked.number(name) < least + MOST_TASKS]
+
+    async def submit(
+        self, call: Call, admitted: Mapping[str, str], pilots: Mapping[str, Pilot]
+    ) -> str:
+        """Ask for them as one array job."""
+        first = self._asked.number(next(iter(admitted)))
+        tasks = {self._asked.number(name) - first: name for name in admitted}
+        answer = await call(
             *("sbatch", "--parsable", f"--job-name={tasks[0]}"),
             *(f"--array={','.join(map(str, tasks))}", *self._options),
             text=self._script(tasks, admitted),
         )
-        self._looked_s = -math.inf
-        if answer.code == 0 or answer.is_unknown:
-            return
-        asked.refused(tasks.values())
-        for name in [name for name in tasks.values() if name in self._given_up]:
-            asked.drop(name)
-            del self._given_up[name]
-        if not self._trouble:
-            self._fail(f"Slurm refuses it: {answer.words}")
+        is_taken = answer.code == 0 or answer.is_unknown
+        return "" if is_taken else f"Slurm refuses it: {answer.words}"
 
     def _script(self, tasks: Mapping[int, str], admitted: Mapping[str, str]) -> str:
         """The program of pilots, by the numbers of their tasks.
@@ -481,89 +463,29 @@ class SlurmProvider(Provider):
             ]
         )
 
-    async def _look(self) -> None:
-        answer = await self._call(*QUEUE)
-        self._looked_s = time.monotonic()
-        if answer.code == 0:
-            self._note(_pilots(answer.output, self._asked))
-        elif not self._trouble:
-            self._errors.append(f"Slurm's queue can't be read: {answer.words}")
+    async def look(self, call: Call, pilots: Mapping[str, Pilot]) -> Mapping[str, Pilot]:
+        """The pilots in the queue."""
+        return self._found(await call(*QUEUE))
 
-    def _look_every_s(self) -> float:
-        is_quiet = not (self._given_up or self.awaited() or self._trouble)
-        is_quiet = is_quiet and all(node.is_alive for node in self.nodes())
-        return (QUIET_PACES if is_quiet else LOOK_PACES) * self._pace_s
+    def recall(self) -> Mapping[str, Pilot]:
+        """The same."""
+        return self._found(call(*QUEUE))
 
-    async def _look_at_hosts(self) -> None:
-        """Find out which nodes of pilots that are over are heard: nothing of these runs there."""
-        suspects, self._suspects = self._suspects, {}
-        hosts = ",".join(sorted(set(suspects.values())))
-        answer = await self._call("sinfo", "--noheader", "--Node", f"--nodes={hosts}", "-o%N %T")
-        if answer.code == 0:
-            states = dict(line.split() for line in answer.output.splitlines())
-            heard = {
-                host
-                for host, state in states.items()
-                if not state.endswith("*") and not state.startswith(SILENT)
-            }
-            self._surely_gone |= {name for name, host in suspects.items() if host in heard}
-            self._looked_s = -math.inf
+    def _found(self, told: Answer) -> Mapping[str, Pilot]:
+        if told.code:
+            raise UntoldError(told.words)
+        return _pilots(told.output, self._asked)
 
-    def _note(self, found: Mapping[str, Pilot]) -> None:
-        """Take note of Slurm's queue."""
-        self._has_looked = True
-        self._note_living()
-        there = {name for name, pilot in found.items() if pilot.state not in ENDED}
-        over = set(self._asked.names) - there - set(self._asked.noted)
-        may_run = {name for name in over if self._may_run(name, found.get(name))}
-        ended = {name for name in over if name in found} - may_run
-        before = set(self._asked.names)
-        for name in sorted((over - may_run) & before - set(self._given_up)):
-            self._tell_end(name, found.get(name))
-        self._pilots = {name: self._pilots[name] for name in may_run & self._pilots.keys()}
-        self._pilots |= {name: found[name] for name in there}
-        self._asked.settle(there | may_run, ended)
-        gone = before - set(self._asked.names)
-        self._lived -= gone
-        self._surely_gone -= gone
-        for name in gone & self._given_up.keys():
-            del self._given_up[name]
-        self._admission.keep(self._asked.names)
-
-    def _may_run(self, name: str, pilot: Pilot | None) -> bool:
-        """True if processes may live on a node whose pilot is over, or is not in the queue."""
-        if self._ends or name in self._surely_gone:
-            return False
-        if not (self._admission.may_run(name) or self._admission.is_connected(name)):
-            return False
-        if pilot is None:
-            return name in self._asked.known
-        if pilot.state != "NODE_FAIL" and pilot.host:
-            self._suspects[name] = pilot.host
-        return bool(pilot.host)
-
-    def _tell_end(self, name: str, pilot: Pilot | None) -> None:
-        if pilot is None:
-            return
-        text = f"{pilot.about} (node {name}) has ended: {pilot.state}"
-        if name in self._lived:
-            self._errors.append(text)
-        else:
-            self._fail(f"{text}, before its agent was connected{self._last_words(name)}")
-
-    def _last_words(self, name: str) -> str:
+    def last_words(self, name: str) -> str:
         """The last line of an agent's log, if its node has the folder that is here."""
-        lines = last_lines(Path(self._home, "nodes", name, "agent.log"))
-        own = [line for line in lines if not line.startswith("srun:")]
-        return f": {own[-1]}" if own else ""
+        return agents_words(self._home, name)
 
-    def _fail(self, text: str) -> None:
-        """Put off what is asked for, longer each time."""
-        if text != self._failure:
-            self._errors.append(text)
-        pause_s = min(RETRY_S * 2**self._failures, MOST_RETRY_S)
-        self._ask_at_s, self._failure = time.monotonic() + pause_s, text
-        self._failures += 1
+
+def agents_words(home: str, name: str) -> str:
+    """The last line of the log of a node's agent, after a colon; "" if there is none here."""
+    lines = last_lines(Path(home, "nodes", name, "agent.log"))
+    own = [line for line in lines if not line.startswith("srun:")]
+    return f": {own[-1]}" if own else ""
 
 
 def last_lines(path: Path) -> list[str]:

@@ -112,7 +112,7 @@ def patch_controller():
     from rota.live.controller import agent_sessions, journal, outboxes, sweep_api
     from rota.live.provider import ray
 
-    point(ray.RayProvider, "_ask", "ask_ray")
+    point(ray.Groups, "_ask", "ask_ray")
     point(agent_sessions, "pass_on", "pass_on")
     point(agent_sessions, "pass_piece_on", "pass_piece_on")
     point(agent_sessions.AgentSessions, "_command_answered", "answered")
