@@ -126,6 +126,7 @@ def _script(fs: Path, command: Command, message: Path) -> str:
     quoted = shlex.quote(str(fs))
     lines = [ROOT.format(fs=quoted)]
     lines += [f"cover {shlex.quote(each)} {1 + n}" for n, each in enumerate(_disks())]
+    lines += [f"chmod a+x {shlex.quote(f'.{each}')}" for each in _above()]
     for mount in (*command.mounts, Mount(message, command.message_path)):
         # As seen from within: /var/run may lead to /run.
         lines.append(f"path=.$(chroot . realpath -m -- {shlex.quote(mount.path)})")
@@ -144,6 +145,11 @@ def _script(fs: Path, command: Command, message: Path) -> str:
     words += [f"{fs}/root", "/usr/bin/env", "-i", f"--chdir={command.folder}"]
     words += [f"{key}={value}" for key, value in command.environment.items()]
     return "\n".join([*lines, f"exec {shlex.join([*words, *command.words])}", ""])
+
+
+def _above() -> list[str]:
+    """The folders through which other users get to what tests need."""
+    return sorted({str(above) for path in NEEDED for above in path.resolve().parents})
 
 
 def _disks() -> list[str]:

@@ -185,6 +185,10 @@ class Kubelets:
                 pod.send(signal.SIGKILL)
         return bool(found)
 
+    def claim(self, namespace: str, name: str) -> Path:
+        """The folder of a persistent volume claim, the same on all nodes."""
+        return self._contents.claim(namespace, name)
+
     def log(self, namespace: str, name: str) -> str:
         """What the containers of the pods of a name have printed, in all their runs."""
         files = sorted(self._base.glob(f"{namespace}_{name}_*/*/*/log"), key=os.path.getmtime)

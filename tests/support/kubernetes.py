@@ -164,6 +164,14 @@ class Kubernetes:
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         _until(lambda: self._has_account(name), f"namespace {name} has its account")
 
+    def add_claim(self, namespace: str, name: str) -> Path:
+        """The folder of a new persistent volume claim, which pods on all nodes may have."""
+        room = {"requests": {"storage": "1Gi"}}
+        body = {"metadata": {"name": name}}
+        body["spec"] = {"accessModes": ["ReadWriteMany"], "resources": room}
+        self.call("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", body)
+        return self.kubelets.claim(namespace, name)
+
     def _has_account(self, namespace: str) -> bool:
         with contextlib.suppress(httpx.HTTPStatusError):
             self.call("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")

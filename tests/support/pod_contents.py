@@ -185,7 +185,11 @@ class Contents:
             self._call("GET", path)
         except httpx.HTTPStatusError:
             raise Lacks("ContainerCreating") from None
-        folder = self._claims / pod.namespace / claim
+        return self.claim(pod.namespace, claim)
+
+    def claim(self, namespace: str, name: str) -> Path:
+        """The folder of a claim, whether or not the server knows it."""
+        folder = self._claims / namespace / name
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)
         return folder
