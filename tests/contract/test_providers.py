@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -17,6 +18,10 @@ from rota.live.provider.asking import AskingProvider
 from rota.live.provider.base import Provider
 from rota.live.provider.book import Book
 from rota.live.provider.joined import JoinedProvider
+from rota.live.provider.kubernetes import Pods
+from rota.live.provider.kubernetes_api import connect
+from rota.live.provider.kubernetes_lease import Lease
+from rota.live.provider.kubernetes_pods import HOME, Agents
 from rota.live.provider.local import LocalNode, LocalProvider
 from rota.live.provider.ray import Groups
 from rota.live.provider.slurm import ArrayJobs, Pilots, options
@@ -26,6 +31,7 @@ from rota.testing.provider_contract import (
     GrowingContract,
     LosingContract,
 )
+from support import kubernetes as real_kubernetes
 from support import ray as real_ray
 from support import slurm as real
 from support.slurm_commands import Commands
@@ -395,3 +401,53 @@ while not os.path.exists("end"):
             f"groups.remove_placement_group(groups.get_placement_group({name!r}))",
         )
         self.end_agent(provider, name)
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+class TestKubernetes(GrowingContract, LosingContract):
+    """A real API server, with a stand-in for kubelets; in place of agents programs hold locks."""
+
+    NAMESPACES = (f"contract-{number}" for number in itertools.count())
+
+    @pytest.fixture
+    def provider(
+        self,
+        kubernetes: real_kubernetes.Kubernetes,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> Iterator[AskingProvider]:
+        for name, value in kubernetes.environment.items():
+            monkeypatch.setenv(name, value)
+        self.kubernetes, self.namespace = kubernetes, next(self.NAMESPACES)
+        kubernetes.add_namespace(self.namespace)
+        self.home, self.file = kubernetes.add_claim(self.namespace, "home"), tmp_path / "asked.json"
+        yield self.again(None)
+        kubernetes.clear(self.namespace)
+
+    def again(self, provider: Provider | None) -> AskingProvider:
+        api = connect(None, self.namespace)
+        agents = Agents(
+            cluster="lab",
+            state="s1",
+            namespace=self.namespace,
+            image="busybox",
+            agent=("bash", "-c", *TestSlurm.AGENT),
+            grace_s=30,
+            volumes=[("home", HOME)],
+        )
+        book = Book("Kubernetes", Asked(self.file, "lab"), (1, 3), Locks(self.home))
+        return AskingProvider(Pods(book, api, agents, Lease(api, "lab", "one"), pace_s=0.05))
+
+    def end_agent(self, provider: AskingProvider, name: str) -> None:
+        (self.home / "nodes" / name / "end").touch()
+
+    def kill_agent(self, provider: AskingProvider, name: str) -> None:
+        for container in self.kubernetes.kubelets.containers(self.namespace, name):
+            for process in container.processes()[1:]:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
+    def lose(self, provider: AskingProvider, name: str) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        self.kubernetes.call("DELETE", path, {"gracePeriodSeconds": 1})

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
     from rota.live.provider.base import Provider
     from rota.live.provider.local import LocalNode, LocalProvider
+    from rota.server.kubernetes import KubernetesEngine, Options
     from rota.server.ray import RayEngine
     from rota.server.slurm import AllocationEngine, SlurmEngine
 
@@ -43,7 +44,7 @@ MOST_NAMED = 5  # processes that live on
 @click.option(
     "--on",
     "engine_name",
-    type=click.Choice(["slurm", "ray"]),
+    type=click.Choice(["slurm", "ray", "kubernetes"]),
     help="Get the nodes from there; by default they are this machine's. Within an allocation of "
     "Slurm its nodes are used as they are.",
 )
@@ -75,6 +76,55 @@ MOST_NAMED = 5  # processes that live on
     metavar="FILE",
     help="With --on ray: the file with the cluster's token, if it has one; by default as "
     "RAY_AUTH_TOKEN_PATH says.",
+)
+@click.option(
+    "--namespace",
+    metavar="NAME",
+    help="With --on kubernetes: where its pods are; by default this pod's, or the context's.",
+)
+@click.option(
+    "--context",
+    metavar="NAME",
+    help="With --on kubernetes: the context of KUBECONFIG; by default the current one, or within a "
+    "pod its own cluster.",
+)
+@click.option("--image", metavar="IMAGE", help="With --on kubernetes: an image that has Rota.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="With --on kubernetes: the cluster's name there, with which the names of its pods begin.",
+)
+@click.option(
+    "--pod-cpus",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="With --on kubernetes: the CPU cores of each pod, which are device slots without --gpus.",
+)
+@click.option(
+    "--pod-memory",
+    metavar="SIZE",
+    help="With --on kubernetes: the memory of each pod, such as 64GiB.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="CLAIM:PATH",
+    help="With --on kubernetes: a persistent volume claim, and where each pod has it; may be "
+    "repeated.",
+)
+@click.option("--queue", metavar="NAME", help="With --on kubernetes: the LocalQueue of Kueue.")
+@click.option(
+    "--grace",
+    metavar="TIME",
+    help="With --on kubernetes: how long a pod that is deleted has to go, 150s by default.",
+)
+@click.option(
+    "--manifest",
+    "is_manifest",
+    is_flag=True,
+    help="With --on kubernetes: start nothing, and print what has `kubectl apply -f -` start the "
+    "controller as a pod.",
 )
 @click.option(
     "--gpus",
@@ -179,6 +229,16 @@ def up(
     more: tuple[str, ...],
     ray_address: str | None,
     ray_token: str | None,
+    namespace: str | None,
+    context: str | None,
+    image: str | None,
+    name: str | None,
+    pod_cpus: int | None,
+    pod_memory: str | None,
+    volumes: tuple[str, ...],
+    queue: str | None,
+    grace: str | None,
+    is_manifest: bool,
     gpus: int | None,
     nodes: str,
     gpu_types: str,
@@ -219,6 +279,18 @@ def up(
         *(engine_name, folder, (least, most), gpus),
         {"--partition": partition, "--account": account, "--time": time_text, "--sbatch": more},
         {"--ray-address": ray_address, "--ray-token": ray_token},
+        {
+            "--namespace": namespace,
+            "--context": context,
+            "--image": image,
+            "--name": name,
+            "--pod-cpus": pod_cpus,
+            "--pod-memory": pod_memory,
+            "--volume": volumes,
+            "--queue": queue,
+            "--grace": grace,
+            "--manifest": is_manifest,
+        },
         lambda: _agent_options(gpus, gpu_types, host_memory, log_limit, log_format),
     )
     if cpus is not None:
@@ -226,8 +298,15 @@ def up(
     policy = create(policy_name, parse_settings(policy_name, settings))
     if said := remark(policy):
         click.echo(said, err=True)
+    if is_manifest:
+        click.echo(_manifest(image, name, namespace, queue), nl=False)
+        return 0
     if shows:
         require_toolkit()
+    if listen is None and engine_name == "kubernetes":
+        from rota.server.kubernetes import own_place
+
+        listen = own_place()
     if listen is None and (tls_cert or tls_key):
         raise InputError("--tls-cert: it is for other machines; give --listen HOST:PORT as well")
     with ExitStack() as beside:
@@ -286,13 +365,15 @@ def _engine(
     gpus: int | None,
     of_slurm: Mapping[str, Any],
     of_ray: Mapping[str, Any],
+    of_kubernetes: Mapping[str, Any],
     agent: Callable[[], list[str]],
-) -> SlurmEngine | AllocationEngine | RayEngine | None:
+) -> SlurmEngine | AllocationEngine | RayEngine | KubernetesEngine | None:
     """The engine of this name for so many nodes, if any; ``agent`` gives the options of its agents.
 
     Raises InputError for options of another engine.
     """
-    for engine, options in (("slurm", of_slurm), ("ray", of_ray)):
+    engines = {"slurm": of_slurm, "ray": of_ray, "kubernetes": of_kubernetes}
+    for engine, options in engines.items():
         unused = next((each for each, value in options.items() if value), None)
         if unused and engine != name:
             raise InputError(
@@ -302,6 +383,10 @@ def _engine(
         from rota.server.ray import check_no_nodes
 
         check_no_nodes(folder)
+    if name != "kubernetes":
+        from rota.server.kubernetes import check_no_pods
+
+        check_no_pods(folder)
     least, most = nodes
     bounds = most if least is None else least, most
     if name == "slurm" and os.environ.get("SLURM_JOB_ID"):
@@ -313,7 +398,83 @@ def _engine(
 
         token = of_ray["--ray-token"] and os.path.abspath(of_ray["--ray-token"])
         return RayEngine(folder, bounds, of_ray["--ray-address"], token, gpus, agent())
+    if name == "kubernetes":
+        from rota.server.kubernetes import KubernetesEngine
+
+        given = _kubernetes(of_kubernetes, gpus)
+        own = agent()
+        if not gpus and given.cpus:
+            own.append(f"--gpus={given.cpus}")
+        if given.memory and not any(word.startswith("--host-memory=") for word in own):
+            own.append(f"--host-memory={int(given.memory) // 2}")
+        tell = partial(click.echo, err=True)
+        return KubernetesEngine(folder, bounds, given, own, tell)
     return None
+
+
+def _kubernetes(asked: Mapping[str, Any], gpus: int | None) -> Options:
+    """What is asked of Kubernetes. Raises InputError."""
+    from rota.server.kubernetes import GRACE_S, NAME, Options
+
+    image, name, grace = asked["--image"], asked["--name"], asked["--grace"]
+    if not image:
+        raise InputError(
+            "--image: it is missing; give an image that has Rota, such as --image "
+            "registry.lab/rota:1 (docs/reference/on-kubernetes.md tells how to build one)"
+        )
+    if name is not None and not NAME.fullmatch(name):
+        raise InputError(
+            f"--name: {name!r} is no name for pods; write at most 50 small letters, digits and "
+            "hyphens, such as rota-vision"
+        )
+    volumes = []
+    for text in asked["--volume"]:
+        claim, _, place = text.partition(":")
+        if not claim or not place.startswith("/"):
+            raise InputError(f"--volume: {text!r} is not of the form CLAIM:PATH; write data:/data")
+        volumes.append((claim, place.rstrip("/") or "/"))
+    memory = asked["--pod-memory"]
+    return Options(
+        image=image,
+        context=asked["--context"],
+        namespace=asked["--namespace"],
+        name=name,
+        gpus=gpus,
+        cpus=asked["--pod-cpus"],
+        memory=None if memory is None else str(parse_size("--pod-memory", memory)),
+        queue=asked["--queue"],
+        grace_s=GRACE_S if grace is None else math.ceil(seconds_of("--grace", grace)),
+        volumes=volumes,
+    )
+
+
+# Of the machine where the manifest is made, and not for the pod.
+NOT_IN_PODS = ("tls_cert", "tls_key", "shows", "listen", "port")
+
+
+def _manifest(image: str | None, name: str | None, namespace: str | None, queue: str | None) -> str:
+    """The manifest of a controller with the options of this call. Raises InputError."""
+    from rota.server.kubernetes_manifest import manifest
+
+    context = click.get_current_context()
+    if namespace is None:
+        raise InputError("--namespace: it is missing; name the one that the manifest is for")
+    words = [] if name else ["--name=rota"]
+    for option in context.command.params:
+        assert option.name is not None
+        if context.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:
+            continue
+        if option.name in NOT_IN_PODS:
+            raise InputError(
+                f"{option.opts[0]}: a controller that is a pod can't have it; leave it out"
+            )
+        if option.name in ("is_manifest", "context", "home"):
+            continue
+        value = context.params[option.name]
+        values = value if option.multiple else [value]
+        words += [f"{option.opts[0]}={each}" for each in values]
+    assert image is not None
+    return manifest(name or "rota", namespace, image, words, queue)
 
 
 def _slurm(

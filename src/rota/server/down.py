@@ -26,6 +26,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
 from rota.live.wire.clock import boot_id
+from rota.server.kubernetes import cancel_pods
 from rota.server.ray import cancel_nodes
 from rota.server.slurm import cancel_pilots
 from rota.store.events import EventStore
@@ -135,6 +136,7 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
         left = kill_all(folder, timeout_s)
         cancel_pilots(folder)
         cancel_nodes(folder)
+        cancel_pods(folder)
         folder.server.unlink(missing_ok=True)
         folder.reserve.unlink(missing_ok=True)
         _write_off(folder, {each.job_id for each in left})

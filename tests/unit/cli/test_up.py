@@ -1,11 +1,13 @@
 """What `rota up` refuses, and sentences with which it greets."""
 
 import pytest
+import yaml
 
 from rota.cli.up import share_of_one, up
 from rota.errors import InputError
 
 SHARED = {"fair_share": "user"}
+ON_KUBERNETES = ("--on", "kubernetes", "--image", "registry.lab/rota:1")
 
 
 def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
@@ -29,14 +31,64 @@ def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
         (["--on", "slurm", "--time", "soon"], "--time: 'soon'"),
         (["--on", "slurm", "--gpu-types", "a100,t4"], "--gpu-types: a100,t4 names 2 types"),
         (["--on", "slurm", "--host-memory", "much"], "--host-memory 'much' is not a size"),
+        (["--queue", "vision"], "--queue: it is for nodes of Kubernetes; give --on kubernetes"),
+        (["--manifest"], "--manifest: it is for nodes of Kubernetes; give --on kubernetes"),
+        ([*ON_KUBERNETES[:2]], "--image: it is missing; give an image that has Rota"),
+        ([*ON_KUBERNETES, "--name", "A_1"], "--name: 'A_1' is no name for pods; write at most 50"),
+        ([*ON_KUBERNETES, "--volume", "data"], "--volume: 'data' is not of the form CLAIM:PATH"),
+        ([*ON_KUBERNETES, "--grace", "soon"], "--grace: 'soon'"),
+        ([*ON_KUBERNETES, "--pod-memory", "much"], "--pod-memory 'much' is not a size"),
+        ([*ON_KUBERNETES, "--manifest"], "--namespace: it is missing; name the one that the"),
+        (
+            [*ON_KUBERNETES, "--manifest", "--namespace", "ml", "--port", "7000"],
+            "--port: a controller that is a pod can't have it; leave it out",
+        ),
+        ([*ON_KUBERNETES], "--on kubernetes: "),
         (["--on", "slurm"], "--on slurm: sbatch: No such file or directory; run it where"),
     ],
 )
 def test_what_can_not_be_asked_of_an_engine_is_refused(words, message, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     with pytest.raises(InputError) as refused:
         up.main([*words, "--home", str(tmp_path / "home")], standalone_mode=False)
     assert str(refused.value).startswith(message)
     assert not (tmp_path / "home").exists()
+
+
+def test_a_manifest_has_the_options_of_its_call_and_rights_in_its_namespace_alone(capsys):
+    words = ["--nodes", "1..8", "--gpus", "8", "--policy", "tiresias", "--set", "fill=on"]
+    up.main(
+        [*ON_KUBERNETES, *words, "--namespace", "ml", "--queue", "vision", "--manifest"],
+        standalone_mode=False,
+    )
+    told = {each["kind"]: each for each in yaml.safe_load_all(capsys.readouterr().out)}
+    assert {each["metadata"]["namespace"] for each in told.values()} == {"ml"}
+    assert told.keys() == {"ServiceAccount", "Role", "RoleBinding", "Service", "StatefulSet"}
+    rights = {rule["resources"][0]: rule["verbs"] for rule in told["Role"]["rules"]}
+    assert rights == {
+        "pods": ["get", "list", "watch", "create", "delete"],
+        "secrets": ["create", "delete"],
+        "leases": ["get", "create", "update", "delete"],
+        "localqueues": ["get"],
+    }
+    spec = told["StatefulSet"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["command"] == ["rota", "up"]
+    assert set(container["args"]) >= {
+        "--name=rota",
+        "--on=kubernetes",
+        "--image=registry.lab/rota:1",
+        "--nodes=1..8",
+        "--gpus=8",
+        "--policy=tiresias",
+        "--set=fill=on",
+        "--queue=vision",
+        "--namespace=ml",
+        "--home=/var/lib/rota",
+    }
+    assert not any(word.startswith("--manifest") for word in container["args"])
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}

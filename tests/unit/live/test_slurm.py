@@ -71,7 +71,7 @@ def test_nodes_asked_for_at_one_time_are_one_array_job_of_whole_nodes(lab):
         assert names(lab.provider) == ["lab-1", "lab-2", "lab-3", "lab-4"]
         assert lab.slurm.kept == names(lab.provider)
         first = next(iter(lab.provider.nodes()))
-        assert first[1:] == (True, 4e9, False, "Slurm job 1_0, step 0, on n4")
+        assert first[1:5] == (True, 4e9, False, "Slurm job 1_0, step 0, on n4")
 
     asyncio.run(story())
 

@@ -97,7 +97,8 @@ class Supply:
         """Ask for as many nodes as are wanted, and give up those without jobs that are more.
 
         Those go first that take no jobs, then the last ones. Where too few are without, others go
-        when their jobs have ended or have gone elsewhere.
+        when their jobs have ended or have gone elsewhere. Nodes that are wanted back are given up
+        in any case, once their jobs have left them.
         """
         wish, bounds, state = self._state.notes.nodes, self._provider.bounds, self._state
         if bounds is None:
@@ -109,13 +110,16 @@ class Supply:
         except OSError as error:  # a full disk: what can't be written down is not asked for
             log.warning("%s nodes can't be asked for: %s", desired, error)
         used, events = nodes_in_use(state), list[Event]()
-        stay = {node.name for node in self._provider.nodes() if node.stays}
+        provided = self._provider.nodes()
+        stay = {node.name for node in provided if node.stays}
+        wanted_back = {node.name for node in provided if node.wanted_back}
         there = [index for index, node in enumerate(state.nodes) if node.alive]
         surplus = len(there) - desired
         for index in sorted(there, key=lambda index: (index not in state.shut, -index)):
             name = state.nodes[index].name
             is_free = index not in used and name not in stay
-            if surplus > 0 and is_free and name in self._record.outboxes.queues:
+            is_over = surplus > 0 or (name in wanted_back and index in state.shut)
+            if is_over and is_free and name in self._record.outboxes.queues:
                 surplus -= 1
                 self._given_up[name] = self._record.outboxes.agents[name]
                 events.append(NodeLost(self._record.now_s(), name, given_back=True))

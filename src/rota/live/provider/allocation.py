@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from rota.live.provider.asked import Asked
 from rota.live.provider.book import END_S, Book
+from rota.live.provider.keeping import KEEP_ALIVE
 from rota.live.provider.slurm import (
     ENDED,
-    KEEP_ALIVE,
     PACE_S,
     Answer,
     Call,

@@ -33,11 +33,17 @@ class Engine(Protocol):
     def close(self) -> None:
         """End a request that goes on."""
 
+    async def leave(self) -> None:
+        """Give up what the engine holds beside the nodes, as there are no more turns."""
+
     def about(self, name: str) -> str:
         """What people who know the engine look for."""
 
     def leaves_s(self, name: str) -> float | None:
         """When a node must go, in seconds since 1970."""
+
+    def wants_back(self, name: str) -> bool:
+        """True if somebody waits until the jobs of a node have left."""
 
     def why(self, name: str) -> str:
         """The reason why a node is awaited."""
@@ -62,6 +68,7 @@ class AskingProvider(Provider):
                 self._book.is_alive(name),
                 self._engine.leaves_s(name),
                 about=self._engine.about(name),
+                wanted_back=self._engine.wants_back(name),
             )
             for name in self._book.nodes
         ]
@@ -97,6 +104,7 @@ class AskingProvider(Provider):
             self._engine.close()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+            await self._engine.leave()
 
     async def end(self) -> None:
         """Return when the engine has nothing any more; it ends what was never connected."""

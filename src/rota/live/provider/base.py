@@ -15,7 +15,8 @@ class ProvidedNode(NamedTuple):
     """A node, whether its agent lives, and when it must go, in seconds since 1970.
 
     ``leaves_s`` may change at any time; None: the node need not go. A node that ``stays`` can't be
-    released. ``about`` is what people who know the engine look for, such as ``Slurm job 17``.
+    released. ``about`` is what people who know the engine look for, such as ``Slurm job 17``. A
+    node that is ``wanted_back`` is released before ``leaves_s``, once its jobs have left it.
     """
 
     name: str
@@ -23,6 +24,7 @@ class ProvidedNode(NamedTuple):
     leaves_s: float | None = None
     stays: bool = False
     about: str = ""
+    wanted_back: bool = False
 
 
 class AwaitedNode(NamedTuple):

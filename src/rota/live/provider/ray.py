@@ -201,6 +201,9 @@ class Groups:
         """End a request that goes on."""
         self._driver.close()
 
+    async def leave(self) -> None:
+        """Nothing: there are groups and actors alone."""
+
     # -- what is known -------------------------------------------------------------------------
 
     def about(self, name: str) -> str:
@@ -215,6 +218,10 @@ class Groups:
     def leaves_s(self, name: str) -> float | None:
         """None: Ray has no deadlines."""
         return None
+
+    def wants_back(self, name: str) -> bool:
+        """False: Ray asks nobody to go."""
+        return False
 
     def why(self, name: str) -> str:
         """Ray's words about a group that waits."""

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from rota.live.provider.asked import Asked
 from rota.live.provider.book import END_S, Book
+from rota.live.provider.keeping import KEEP_ALIVE
 
 PACE_S = 1.0  # between two commands of Slurm
 CALL_S = 60.0  # for a command to answer: Slurm's own tries take up to 40 s
@@ -31,19 +32,6 @@ ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 SILENT = ("down", "unknown", "fail")  # nodes that may do anything, as those marked with a *
 UNREACHED = "Unable to contact slurm controller"
 UNHEARD = ("Socket timed out", "Zero Bytes were transmitted", "did not answer")
-
-# An agent that dies leaves its jobs to the next one. 0: it was told to end; 5: it is not wanted.
-KEEP_ALIVE = """\
-tries=0
-while [ $tries -lt 10 ]; do
-  began=$(date +%s)
-  "$@" && exit
-  code=$?
-  [ $code -eq 5 ] && exit
-  if [ $(($(date +%s) - began)) -lt 10 ]; then tries=$((tries + 1)); else tries=0; fi
-  sleep 1
-done
-exit $code"""
 
 
 class Answer(NamedTuple):
@@ -266,6 +254,9 @@ class Pilots:
     def close(self) -> None:
         """Nothing: a command that goes on ends by itself."""
 
+    async def leave(self) -> None:
+        """Nothing: there are pilots alone."""
+
     def recall(self) -> None:
         """Ask Slurm now which of the last controller's pilots are there, and until when."""
         if self.book.asked.names:
@@ -282,6 +273,10 @@ class Pilots:
     def leaves_s(self, name: str) -> float | None:
         """The end of the pilot's time."""
         return self._pilots[name].ends_s if name in self._pilots else None
+
+    def wants_back(self, name: str) -> bool:
+        """False: nobody waits for what is left of a pilot's time."""
+        return False
 
     def why(self, name: str) -> str:
         """Slurm's reason, if it has one."""

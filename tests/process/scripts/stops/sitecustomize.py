@@ -110,8 +110,10 @@ def tell_who_was_asked():
 
 def patch_controller():
     from rota.live.controller import agent_sessions, journal, outboxes, sweep_api
-    from rota.live.provider import ray
+    from rota.live.provider import kubernetes, kubernetes_pods, ray
 
+    point(kubernetes.Pods, "_create", "ask_kubernetes")
+    point(kubernetes_pods.Agents, "secret", "secret_kubernetes")
     point(ray.Groups, "_ask", "ask_ray")
     point(agent_sessions, "pass_on", "pass_on")
     point(agent_sessions, "pass_piece_on", "pass_piece_on")
