@@ -116,9 +116,8 @@ def test_a_step_that_is_cancelled_is_replaced_on_its_host(lab):
     assert other != node
 
     def hosts() -> set[str]:
-        return {
-            each["about"].split()[-1] for each in lab.cluster.client.nodes() if each["connected"]
-        }
+        there = [each["about"] for each in lab.cluster.client.nodes() if each["connected"]]
+        return {about.split()[-1] for about in there if about}  # it may have just connected
 
     until(lambda: hosts() >= {host, lab.about(other)[1]}, "both hosts have an agent")
     lab.ends(job, "one")
