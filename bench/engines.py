@@ -1,14 +1,16 @@
 """Jobs on nodes that an engine lends, against the engine's own queue and against this machine.
 
-    python bench/engines.py [--on slurm,ray] [--parts start,short,shared,scale] [--repeats 5]
+    python bench/engines.py [--on slurm,ray,kubernetes] [--parts start,short,shared,scale]
+                            [--repeats 5]
 
-A Slurm of eleven nodes, and a Ray of two, are started on this machine, as root. Both sides of a
-part are measured in turns in the same run, on different nodes; printed are median, minimum and
-maximum. `start`: seconds from the submission of a training to its first step, on a held node of
-each engine and under `rota up` alone. The other parts are Slurm's, whose queue is what others use:
-`short`: 200 short jobs until the last one has ended, through Rota, by `sbatch` one by one, and as
-one array of Slurm's. `shared`: eight one-GPU trainings on a node of four, until each has done a
-hundred steps. `scale`: ten pilots more and ten fewer, and what the controller calls of Slurm.
+A Slurm of eleven nodes, a Ray of two, and a Kubernetes of three with a stand-in for its kubelets
+are started on this machine, as root. Both sides of a part are measured in turns in the same run, on
+different nodes; printed are median, minimum and maximum. `start`: seconds from the submission of a
+training to its first step, on a held node of each engine and under `rota up` alone. The other parts
+are Slurm's, whose queue is what others use: `short`: 200 short jobs until the last one has ended,
+through Rota, by `sbatch` one by one, and as one array of Slurm's. `shared`: eight one-GPU trainings
+on a node of four, until each has done a hundred steps. `scale`: ten pilots more and ten fewer, and
+what the controller calls of Slurm.
 """
 
 import argparse
@@ -31,8 +33,10 @@ from rota.client.client import Client  # noqa: E402
 from rota.experiment.engines_timeslice import SCRIPT  # noqa: E402
 from rota.experiment.runs.live import cluster, wait_for_all  # noqa: E402
 from rota.model.job import JobState  # noqa: E402
+from support import kubernetes as kubernetes_engine  # noqa: E402
 from support import ray as ray_engine  # noqa: E402
 from support import slurm as engine  # noqa: E402
+from support.kubelets import ROTA_IMAGE  # noqa: E402
 
 PARTS = ("start", "short", "shared", "scale")
 NODES, SHORT_NODES = 11, 2
@@ -47,10 +51,16 @@ COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")  # of the contro
 
 
 class Bench:
-    """A folder for what jobs write, and the words of ``rota up`` for nodes of an engine."""
+    """A folder for what jobs write, and the words of ``rota up`` for nodes of an engine.
 
-    def __init__(self, base: Path, repeats: int, options: Sequence[str]) -> None:
+    Nodes of the engine have it as ``there``, if that is not where it is.
+    """
+
+    def __init__(
+        self, base: Path, repeats: int, options: Sequence[str], there: Path | None = None
+    ) -> None:
         self.base, self.repeats, self.options = base, repeats, options
+        self.there = there or base
         (base / "train.py").write_text(SCRIPT)
         self._numbers = itertools.count()
 
@@ -67,11 +77,14 @@ class Bench:
             options=[*self.options, *options],
         )
 
-    def train(self, client: Client, steps: int) -> tuple[str, Path]:
-        """Submit a training; its id, and the file with the time of each step."""
+    def train(self, client: Client, steps: int, folder: Path | None = None) -> tuple[str, Path]:
+        """Submit a training; its id, and the file with the time of each step.
+
+        It runs in the base folder, which is this ``folder`` where it runs.
+        """
         out = self.out()
-        run = f"python train.py {out} {steps} {STEP_S}"
-        return client.submit({"run": run, "workdir": str(self.base)})["id"], out
+        run = f"python train.py {out.name} {steps} {STEP_S}"
+        return client.submit({"run": run, "workdir": str(folder or self.base)})["id"], out
 
     def out(self) -> Path:
         return self.base / f"steps{next(self._numbers)}"
@@ -123,14 +136,17 @@ def start(bench: Bench) -> Iterator[str]:
     alone = cluster(bench.base / "alone", gpus=2, policy="gandiva")
     with bench.held(1, 2, "gandiva") as held, alone as local:
 
-        def first_step(client: Client) -> float:
+        def first_step(client: Client, folder: Path) -> float:
             began_s = time.time()
-            job, out = bench.train(client, 1)
+            job, out = bench.train(client, 1, folder)
             wait_for_all(client, [job], WITHIN_S)
             return float(out.read_text().split()[0]) - began_s
 
         found = bench.in_turns(
-            {"on a held node": lambda: first_step(held), "rota up": lambda: first_step(local)}
+            {
+                "on a held node": lambda: first_step(held, bench.there),
+                "rota up": lambda: first_step(local, bench.base),
+            }
         )
     ours, other = found.values()
     yield row("submission to the first step, s", ours, other)
@@ -288,9 +304,22 @@ def on_ray(base: Path, repeats: int) -> Iterator[Bench]:
         yield Bench(base / "jobs", repeats, ("--on", "ray"))
 
 
+@contextlib.contextmanager
+def on_kubernetes(base: Path, repeats: int) -> Iterator[Bench]:
+    """Pods of a Kubernetes, which have the folder of the jobs as a claim."""
+    (base / "kubernetes").mkdir()
+    with kubernetes_engine.kubernetes(base / "kubernetes") as kubernetes:
+        os.environ.update(kubernetes.environment)
+        kubernetes.add_namespace("bench")
+        folder = kubernetes.add_claim("bench", "jobs")
+        words = ["--on", "kubernetes", "--namespace", "bench", "--image", ROTA_IMAGE]
+        yield Bench(folder, repeats, [*words, "--volume", "jobs:/jobs"], Path("/jobs"))
+
+
 ENGINES: Mapping[str, tuple[Callable[[], str], Callable[[Path, int], Any]]] = {
     "slurm": (engine.why_none, on_slurm),
     "ray": (ray_engine.why_none, on_ray),
+    "kubernetes": (kubernetes_engine.why_none, on_kubernetes),
 }
 
 
@@ -300,7 +329,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    print(f"{'':<51}{'through Rota, on nodes held':>27}{'against':>23}")
+    print(f"{'':<56}{'through Rota, on nodes held':>27}{'against':>23}")
     for name in options.on.split(","):
         why_none, on = ENGINES[name]
         if reason := why_none():
@@ -313,7 +342,7 @@ def main() -> None:
                 for part in options.parts.split(","):
                     if part == "start" or isinstance(bench, SlurmBench):
                         for line in globals()[part](bench):
-                            print(f"{name + ':':<7}{line}", flush=True)
+                            print(f"{name + ':':<12}{line}", flush=True)
         os.environ.clear()
         os.environ.update(before)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.process.conftest import Cluster, until
 
 from rota.demo.workload import EQUALS, examples_folder, fields
+from support.kubelets import ROTA_IMAGE
 from support.placed import Places
 
 STEPS = 200
@@ -19,6 +20,7 @@ EPOCHS = 6  # of the training that is resized
 ENGINES = {
     "slurm": ("--on", "slurm", "--partition", "gpu", "--time", "8h"),
     "ray": ("--on", "ray"),
+    "kubernetes": ("--on", "kubernetes", "--namespace", "demo", "--image", ROTA_IMAGE),
 }
 
 
@@ -85,6 +87,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(params=ENGINES)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Placed]:
     engine = request.getfixturevalue(request.param)
+    if request.param == "kubernetes":
+        engine.add_namespace("demo")
     made = Placed(tmp_path, options=(*ENGINES[request.param], "--nodes", "2"))
     made.environment |= engine.environment
     made.nodes = 2
