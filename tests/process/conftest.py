@@ -245,8 +245,8 @@ class Cluster:
         """The nodes that are there, in the order in which they joined."""
         return [node["name"] for node in self.client.nodes() if node["alive"]]
 
-    def zygote(self) -> psutil.Process:
-        """The zygote itself; shims, and workers in its interpreter, have the same command line."""
+    def zygotes(self) -> list[psutil.Process]:
+        """The zygotes themselves; shims, and workers in them, have the same command lines."""
         agent = self.agent()
 
         def find() -> list[psutil.Process]:
@@ -254,7 +254,7 @@ class Cluster:
                 return [p for p in agent.children() if "rota.train.zygote" in p.cmdline()]
             return []
 
-        return until(find, "the zygote runs")[0]
+        return until(find, "a zygote runs")
 
     def _only(self, word: str) -> psutil.Process:
         def find() -> list[psutil.Process]:

@@ -261,7 +261,7 @@ def test_a_daemon_without_an_environment_is_dead_before_its_job_starts_anew(
     until(lambda: daemon.name() == "sleep", "it is on its own")
     shim = cluster.pids(job)["shim"]
     old = cluster.agent()
-    cluster.kill(shim, *([cluster.zygote(), old] if "agent" in victims else []))
+    cluster.kill(shim, *([*cluster.zygotes(), old] if "agent" in victims else []))
     assert cluster.ends(job)["attempt"] == 2
     assert gone([daemon.pid])
     second = (base / "second").read_text()

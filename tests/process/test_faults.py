@@ -88,7 +88,7 @@ def test_a_killed_agent_is_replaced_and_the_next_one_adopts_everything(cluster):
 
 def test_controller_agent_and_zygote_killed_together_leave_the_workers_training(cluster):
     load = Load(cluster)
-    cluster.kill(cluster.process.pid, cluster.agent(), cluster.zygote())
+    cluster.kill(cluster.process.pid, cluster.agent(), *cluster.zygotes())
     cluster.until_step_advances("running", by=20)
     cluster.up()
     load.goes_on()
@@ -131,11 +131,12 @@ def test_a_controller_killed_right_after_it_accepted_a_job_still_runs_it_once(cl
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", ["controller", "agent", "both"])
 def test_a_kill_while_a_job_is_being_launched_starts_it_once(cluster, victim):
-    """The zygote is stopped where it is, so that the launch can't come to an end."""
-    agent, zygote = cluster.agent(), cluster.zygote()
-    warm = cluster.submit("true")
-    cluster.ends(warm)
-    cluster.freeze(zygote)
+    """The zygotes are stopped where they are, so that the launch can't come to an end."""
+    agent = cluster.agent()
+    cluster.ends(cluster.train("warm", "--steps", 1))
+    zygotes = cluster.zygotes()
+    for zygote in zygotes:
+        cluster.freeze(zygote)
     out = cluster.train("job", "--steps", 50)
     cluster.until_state(out, "STARTING")
     pattern = f"nodes/*/jobs/{out}/1/attempt.json"
@@ -153,8 +154,9 @@ def test_a_kill_while_a_job_is_being_launched_starts_it_once(cluster, victim):
         assert cluster.show(out)["state"] == "STARTING"
     else:
         until(lambda: cluster.show(out)["attempt"] == 2, "it is launched again")
-    with contextlib.suppress(psutil.NoSuchProcess):
-        zygote.resume()  # a zygote that was asked before its agent died forks too late
+    for zygote in zygotes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            zygote.resume()  # a zygote that was asked before its agent died forks too late
     cluster.ends(out)
     ran_once(cluster, "job")
 
@@ -220,7 +222,7 @@ def test_a_controller_that_dies_before_its_command_arrives_sends_it_again(cluste
 def test_a_killed_zygote_harms_no_worker_and_is_replaced(cluster):
     running = cluster.train("running", "--until", "--steps", 10**6)
     cluster.until_step_advances("running")
-    cluster.kill(cluster.zygote())
+    cluster.kill(*cluster.zygotes())
     after = cluster.train("after", "--steps", 10)
     cluster.ends(after)
     (cluster.base / "running" / "enough").touch()
@@ -276,14 +278,16 @@ def test_down_ends_jobs_that_are_suspended_or_being_launched_and_they_start_anew
     cluster.until_state(frozen, "RUNNING")
     cluster.client.suspend(frozen)
     cluster.until_state(frozen, "SUSPENDED")
-    zygote = cluster.zygote()
-    cluster.freeze(zygote)
+    zygotes = cluster.zygotes()
+    for zygote in zygotes:
+        cluster.freeze(zygote)
     launching = cluster.submit("echo x >> ran")
     cluster.until_state(launching, "STARTING")
     running = cluster.submit("sleep 1000")
     cluster.until_state(running, "STARTING")
     cluster.client._call("POST", "/shutdown")
-    zygote.resume()
+    for zygote in zygotes:
+        zygote.resume()
     cluster.process.wait(DEADLINE_S)
     until(lambda: not cluster.processes(), "nothing is left")
     cluster.up()

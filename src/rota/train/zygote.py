@@ -1,12 +1,12 @@
-"""The warm process that workers are forked from: torch is loaded here once, and never run.
+"""The process that workers are forked from: torch may be loaded here once, and is never run.
 
-    python -m rota.train.zygote FD        FD: a connected Unix socket to the node's agent
+    python -m rota.train.zygote FD [--preload]     FD: a connected Unix socket to the node's agent
 
-It loads torch when the agent says so, before the first worker that runs in its interpreter. For
-each rank that the agent asks for it forks a *shim*, and answers with the shim's pid. The shim
-leads a session of its own, forks the worker, waits for it, removes what the worker left behind,
-and writes how it ended to disk. So a worker outlives both the zygote and the agent, and its end is
-never lost. Forking takes about 12 ms where a fresh interpreter with torch takes 1-2 s.
+With ``--preload`` it loads torch at first, for workers that run in its interpreter. For each rank
+that the agent asks for it forks a *shim*, and answers with the shim's pid. The shim leads a session
+of its own, forks the worker, waits for it, removes what the worker left behind, and writes how it
+ended to disk. So a worker outlives both the zygote and the agent, and its end is never lost. To
+fork takes about 12 ms where a fresh interpreter with torch takes 1-2 s.
 
 The zygote has one thread and runs no computation: a process forked after torch's autograd has run
 can hang.
@@ -40,6 +40,8 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims end by themselves and leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "--preload" in sys.argv:
+        preload()
     tell(link, b"ready\n")
     buffer = b""
     while True:
@@ -54,10 +56,6 @@ def main() -> None:
             buffer += data
         line, _, buffer = buffer.partition(b"\n")
         request = json.loads(line)
-        if request == {"preload": True}:
-            preload()
-            tell(link, b"ready\n")
-            continue
         pid = os.fork()
         if pid == 0:
             link.close()

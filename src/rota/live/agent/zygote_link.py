@@ -1,4 +1,4 @@
-"""The agent's link to the zygote: starts it, requests workers, restarts it when it dies."""
+"""The agent's links to its zygotes: starts them, requests workers, restarts them when they die."""
 
 import asyncio
 import json
@@ -15,20 +15,48 @@ IDLE_FORK_S = 30.0
 
 
 class ZygoteLink:
-    """One zygote process, started at the first request, and warm for jobs of its interpreter."""
+    """Two zygotes, each started at the first request for it.
+
+    One has torch loaded, for ranks that run in its interpreter. The other one is for programs that
+    are executed: where torch is loaded, to fork a shim and a worker takes eight times the CPU time.
+    """
 
     def __init__(self, log: str) -> None:
-        self._log = log
+        self._bare, self._warm = Zygote(log), Zygote(log, "--preload")
+
+    async def fork(self, request: dict[str, Any]) -> int:
+        """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
+        return await (self._bare if request["python"] is None else self._warm).fork(request)
+
+    async def start(self) -> None:
+        """Start the one for programs now, so that it is there for the first job."""
+        await self._bare.start()
+
+    async def warm_up(self) -> None:
+        """Start both and have torch loaded now, so that no job waits for that."""
+        await self._bare.start()
+        await self._warm.start()
+
+    async def close(self) -> None:
+        """End both. Workers continue."""
+        await self._bare.close()
+        await self._warm.close()
+
+
+class Zygote:
+    """One zygote process, with these ``options``; it writes to the file ``log``."""
+
+    def __init__(self, log: str, *options: str) -> None:
+        self._log, self._options = log, options
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._warm = False
         self._lock = asyncio.Lock()
 
     async def fork(self, request: dict[str, Any]) -> int:
         """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
         async with self._lock:
-            await (self._ensure() if request["python"] is None else self._ensure_warm())
+            await self._ensure()
             assert self._reader and self._writer
             try:
                 self._writer.write(json.dumps(request).encode() + b"\n")
@@ -40,17 +68,12 @@ class ZygoteLink:
                 raise AgentError(f"the zygote did not fork a worker: {error!r}") from None
 
     async def start(self) -> None:
-        """Start the zygote now, so that it is there for the first job."""
+        """Start it now, unless it is there. Raises AgentError."""
         async with self._lock:
             await self._ensure()
 
-    async def warm_up(self) -> None:
-        """Start the zygote and have it load torch now, so that no job waits for that."""
-        async with self._lock:
-            await self._ensure_warm()
-
     async def close(self) -> None:
-        """End the zygote. Workers continue."""
+        """End it. Workers continue."""
         async with self._lock:
             await self._discard()
 
@@ -68,6 +91,7 @@ class ZygoteLink:
                 "-m",
                 "rota.train.zygote",
                 str(theirs.fileno()),
+                *self._options,
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -76,14 +100,6 @@ class ZygoteLink:
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         await self._until_ready()
-
-    async def _ensure_warm(self) -> None:
-        await self._ensure()
-        if not self._warm:
-            assert self._writer
-            self._writer.write(b'{"preload": true}\n')
-            await self._until_ready()
-            self._warm = True
 
     async def _until_ready(self) -> None:
         try:
@@ -106,4 +122,3 @@ class ZygoteLink:
                 self._process.kill()
             await self._process.wait()
         self._process = self._reader = self._writer = None
-        self._warm = False

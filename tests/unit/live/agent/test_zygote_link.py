@@ -34,10 +34,10 @@ async def a_link(folder):
 
 
 def has_torch() -> bool:
-    """Whether this process's zygote has loaded it."""
+    """Whether one of this process's zygotes has loaded it."""
     children = psutil.Process().children()  # helpers of other tests' libraries may be among them
-    (zygote,) = (each for each in children if "rota.train.zygote" in each.cmdline())
-    return "libtorch" in Path(f"/proc/{zygote.pid}/maps").read_text()
+    zygotes = [each for each in children if "rota.train.zygote" in each.cmdline()]
+    return any("libtorch" in Path(f"/proc/{each.pid}/maps").read_text() for each in zygotes)
 
 
 async def run(link, folder, **program):
@@ -60,11 +60,16 @@ async def run(link, folder, **program):
     return (folder / "log").read_text()
 
 
-def test_a_program_that_is_executed_waits_for_no_torch(tmp_path):
+def test_a_program_that_is_executed_waits_for_no_torch_and_is_forked_without(tmp_path):
     async def scenario():
         async with a_link(tmp_path) as link:
             assert await run(link, tmp_path, run="echo here") == "here\n"
             assert not has_torch()
+            (tmp_path / "rank0.exit").unlink()
+            (tmp_path / "rank0.pid").unlink()
+            await link.warm_up()
+            search = "grep -c libtorch /proc/$PPID/maps"
+            assert await run(link, tmp_path, run=search) == "here\n0\n"
 
     asyncio.run(scenario())
 
