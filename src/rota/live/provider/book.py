@@ -1,5 +1,6 @@
 """What a cluster has asked an engine for, and what has become of it: the same with every engine."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -47,6 +48,7 @@ class Book:
         self.admission, self.clock = admission, clock
         self.lived: set[str] = set()  # the nodes whose agents have been connected
         self.given_up: dict[str, float] = {}  # when the engine is to end it, if it is there
+        self.unheard: set[str] = set()  # asked for without an answer
         self.trouble = ""  # why the engine does not answer
         self.failure = ""  # why it is not asked at once for what is wanted
         self.ends = False
@@ -155,14 +157,35 @@ class Book:
             self.asked.drop(name)
             del self.given_up[name]
 
+    def recall(self) -> None:
+        """Count what the last controller asked for as unheard, unless the engine has known it."""
+        self.unheard = set(self.asked.names) - {*self.asked.known, *self.asked.noted}
+
+    def note_unheard(self, known: Collection[str]) -> None:
+        """Note again what is unheard, as it was asked for in vain: all but the ``known``.
+
+        What is given up stays asked for until it is there, or so late that it never will be.
+        """
+        again = self.unheard - {*known, *self.given_up}
+        with contextlib.suppress(OSError):  # a full disk: after the next look
+            if again:
+                self.asked.refused([name for name in self.asked.names if name in again])
+            self.unheard.clear()
+
     def settle(self, there: Collection[str], gone: Collection[str] = ()) -> set[str]:
-        """Note what is there and what is gone; the names that are no nodes any more."""
+        """Note what is there and what is gone. Returns the names that are no nodes any more.
+
+        Once all nodes are given up, so are those of which the engine tells only now.
+        """
         before = set(self.asked.names)
         self.asked.settle(there, gone)
         left = before - set(self.asked.names)
         self.lived -= left
         for name in left & self.given_up.keys():
             del self.given_up[name]
+        if self.ends:
+            for name in self.wanted:
+                self.release(name)
         return left
 
     # -- when to look --------------------------------------------------------------------------

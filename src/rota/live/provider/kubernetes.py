@@ -6,7 +6,7 @@ by one request after another, and only as long as the cluster's Lease is held.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rota.live.provider.book import Book
@@ -47,14 +47,12 @@ class Pods:
         self._told: set[str] = set()  # the ends of these nodes
         self._cleared: set[str] = set()
         self._again_s: dict[str, float] = {}  # when to give back what is there still
-        self._unheard: set[str] = set()  # asked for in vain, as far as is known
         self._bare: set[str] | None = None  # pods that may have no Secret; None before a look
         self._other = ""  # who has the Lease
 
     def begin(self) -> None:
         """Begin to watch; what the last controller has not heard of may not be there."""
-        asked = self.book.asked
-        self._unheard = set(asked.names) - {*asked.known, *asked.noted}
+        self.book.recall()
         self._watch.start()
 
     def close(self) -> None:
@@ -159,12 +157,12 @@ class Pods:
         """Ask for a pod. Kubernetes knows a name once: what it has is not asked for again."""
         self.book.asked.ask([name])
         admitted = self.book.admission.admit(name)
-        self._unheard.add(name)
+        self.book.unheard.add(name)
         try:
             if await self._call(self._create, name, admitted) is not None:
-                self._unheard.discard(name)
+                self.book.unheard.discard(name)
         except ApiError as error:
-            self._unheard.discard(name)
+            self.book.unheard.discard(name)
             self.book.refused([name])
             self.book.fail(f"Kubernetes refuses it: {error}")
 
@@ -237,18 +235,12 @@ class Pods:
                 self._pods = found
                 if self._bare is None:
                     self._bare = {name for name, pod in found.items() if not pod.has_begun}
-                self._note_unheard(found)
+                self.book.note_unheard(found)
             elif news.is_gone:
                 for name in found:
                     self._pods.pop(name, None)
             else:
                 self._pods |= found
-
-    def _note_unheard(self, known: Mapping[str, Pod]) -> None:
-        """Note again what was asked for in vain: all but the ``known``. Raises OSError."""
-        if again := self._unheard - {*known, *self.book.given_up}:
-            self.book.asked.refused([name for name in self.book.asked.names if name in again])
-        self._unheard.clear()
 
     def _note(self) -> None:
         """Take note of the pods that are there, and of those that are over."""
@@ -265,9 +257,6 @@ class Pods:
         self._cleared &= kept
         self._last = {name: pod for name, pod in self._last.items() if name in kept}
         self._again_s = {name: at_s for name, at_s in self._again_s.items() if name in kept}
-        if self.book.ends:  # also what the API server has only now told of
-            for name in self.book.wanted:
-                self.book.release(name)
         # Where Kubernetes knows of no pod it may have others run: an agent there is to end.
         vanished = {*asked.known} - self._pods.keys()
         out = vanished.union(over)
@@ -320,13 +309,12 @@ class Pods:
         self._told.add(name)
         last = self._last.get(name)
         at = f" on {last.host}" if last is not None and last.host else ""
-        is_told = last is not None and last.is_over
-        how = f"has ended: {last.words}" if last is not None and is_told else "was deleted"
-        text = f"pod {name}{at} {how}"
+        end = last.words if last is not None and last.is_over else None
+        text = f"pod {name}{at} " + ("was deleted" if end is None else f"has ended: {end}")
         if name in self.book.lived:
             self.book.tell(text)
         else:
-            self.book.fail(f"{text}, before its agent was connected" if is_told else text)
+            self.book.fail(text if end is None else f"{text}, before its agent was connected")
 
 
 def end_all(api: Api, cluster: str, names: Sequence[str]) -> str:

@@ -189,13 +189,11 @@ class Groups:
         self._surely_over: set[str] = set()  # their agents have ended with all jobs
         self._start_s: dict[str, float] = {}  # when to start an actor that is not there yet,
         self._back_s: dict[str, float] = {}  # and to give back what is there still
-        self._unheard: set[str] = set()  # asked for in vain, as far as is known
 
     def begin(self) -> None:
         """Note again what the last controller had asked for, and has not heard of."""
-        asked = self.book.asked
-        self._unheard = set(asked.names) - {*asked.known, *asked.noted}
-        self._note_unheard(())
+        self.book.recall()
+        self.book.note_unheard(())
 
     def close(self) -> None:
         """End a request that goes on."""
@@ -291,16 +289,7 @@ class Groups:
                 return
         except RayError as error:
             self.book.fail(f"Ray refuses it: {error}")
-        self._unheard.update(names)
-
-    def _note_unheard(self, known: Collection[str]) -> None:
-        """Note again what Ray was asked for in vain: all but the ``known``. Raises OSError.
-
-        What is given up stays asked for until it is there, or so late that it never will be.
-        """
-        if again := self._unheard - {*known, *self.book.given_up}:
-            self.book.asked.refused([name for name in self.book.asked.names if name in again])
-        self._unheard.clear()
+        self.book.unheard.update(names)
 
     def _to_give_back(self, now_s: float) -> list[str]:
         """The nodes with a group or an actor that nobody needs."""
@@ -400,17 +389,13 @@ class Groups:
         shut_out = self._lost | {name for name, at_s in self.book.given_up.items() if now_s >= at_s}
         asked = self.book.asked
         may_run = {name for name in asked.names if self._may_run(name)}
-        with contextlib.suppress(OSError):  # a full disk: after the next look
-            self._note_unheard(self._claims)
+        self.book.note_unheard(self._claims)
         gone = self.book.settle(self._claims.keys() | may_run)
         for kept in (self._lost, self._surely_over):
             kept.difference_update(gone)
         for kept_s in (self._start_s, self._back_s):
             for name in gone & kept_s.keys():
                 del kept_s[name]
-        if self.book.ends:  # also what Ray has only now begun to tell of
-            for name in self.book.wanted:
-                self.book.release(name)
         self._started.keep(asked.names)
         self.book.admission.keep([name for name in asked.names if name not in shut_out])
 
