@@ -148,10 +148,9 @@ class Counts:
 
     def _command_sent(self, event: CommandSent) -> None:
         command = event.command
+        self._cut_off(command.row)  # such as a move to a node that was lost
         if isinstance(command, Launch | Suspend | Resume | Migrate | Park):
             self._sent[command.row] = type(command), event.at_s
-        else:
-            self._cut_off(command.row)
 
     def _command_failed(self, event: CommandFailed) -> None:
         kind, _ = self._sent.pop(event.row, (None, 0.0))

@@ -3,6 +3,7 @@
 import pytest
 
 from rota.live.controller.counts import (
+    CUT_OFF,
     FAILED,
     LONG_S,
     MOST_QUEUES,
@@ -14,14 +15,16 @@ from rota.live.controller.counts import (
     Histogram,
 )
 from rota.model.allocation import on_node
-from rota.model.commands import Launch
+from rota.model.commands import Launch, Park, Suspend
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
     CommandSent,
     DecisionTaken,
     JobLaunched,
+    JobParked,
     JobSubmitted,
+    JobSuspended,
     NodeJoined,
     NodeLost,
     StopRequested,
@@ -118,6 +121,29 @@ def test_starts_that_fail_or_are_lost_are_told_apart_and_work_lost_counts_by_gpu
     assert (counts.launch_s.total, counts.lost_work_gpu_s, counts.attempts_lost) == (6.0, 40.0, 1)
     assert counts.ended == {("team", "CANCELLED"): 1}
     assert counts.nodes_lost == 1
+
+
+def test_a_move_to_a_node_that_is_lost_is_cut_off_and_the_next_one_counts_as_well():
+    here, there = on_node(0, 0b1), on_node(1, 0b1)
+    _, counts = counted(
+        [
+            NodeJoined(0.0, "n", 1),
+            NodeJoined(0.0, "m", 1),
+            JobSubmitted(0.0, job(1)),
+            plan(0.0, 1, {0: here}),
+            CommandSent(1.0, Launch(1, 0, 1, 1, here)),
+            JobLaunched(2.0, 0, 1),
+            plan(3.0, 2, {0: None}),
+            CommandSent(3.0, Suspend(2, 0, 1, 1)),
+            JobSuspended(4.0, 0, 3.0),
+            CommandSent(5.0, Park(3, 0, 1, 1, there)),
+            NodeLost(6.0, "m"),
+            NodeJoined(7.0, "m", 1),
+            CommandSent(7.0, Park(4, 0, 1, 1, there)),
+            JobParked(8.0, 0),
+        ]
+    )
+    assert counts.migrations == {(CUT_OFF,): 1, (MOVED,): 1}
 
 
 def test_a_queue_beyond_those_that_are_counted_apart_is_one_of_the_others():
