@@ -86,7 +86,8 @@ def explain(
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
     job_state = JobState(state.state[row])
-    waits = job_state in WAITING or row in state.parking
+    parks = job_state == JobState.MIGRATING and row in state.parking
+    waits = job_state in WAITING or parks
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None

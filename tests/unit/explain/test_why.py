@@ -538,6 +538,13 @@ def test_a_job_whose_state_is_sent_to_wait_elsewhere_says_so_and_what_it_waits_f
     assert told["blockers"][0]["rule"] == "HELD_BY_USER"
 
 
+def test_a_job_that_ends_while_its_state_is_sent_elsewhere_waits_for_nothing():
+    cluster = cluster_with_a_job_that_leaves()
+    cluster.happens(StopRequested, 0)
+    told = explain(cluster.state, 0, cluster.now_s)
+    assert (told["state"], told["blockers"], told["would_start_if"]) == ("STOPPING", [], None)
+
+
 def test_what_a_policy_has_tried_with_a_job_is_told():
     cluster = Cluster(2, 1)
     cluster.decide(1.0)
