@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CALL_S = 10.0  # for the API server to answer
+CALL_S = 10.0  # to be connected with the API server, and for it to answer
 SILENT_S = 90.0  # a watch tells something every minute
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -78,7 +78,7 @@ class Api:
     def watch(self, path: str, **query: Any) -> Any:
         """A response of urllib3 that goes on: what becomes of objects. Raises ApiError."""
         query |= {"watch": "true", "allowWatchBookmarks": "true"}
-        response = self._request("GET", path, None, query, SILENT_S)
+        response = self._request("GET", path, None, query, (CALL_S, SILENT_S))
         if response.status >= 400:
             _check(response.status, response.read())
         return response.response
@@ -89,8 +89,9 @@ class Api:
         path: str,
         body: Mapping[str, Any] | None,
         query: Mapping[str, Any],
-        timeout_s: float,
+        timeout_s: float | tuple[float, float],
     ) -> Any:
+        """The response. ``timeout_s`` is for all of it, or for connecting and for each answer."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -103,7 +104,7 @@ class Api:
             auth_settings=["BearerToken"],
         )
         try:
-            return self._client.call_api(*asked, _request_timeout=(CALL_S, timeout_s))
+            return self._client.call_api(*asked, _request_timeout=timeout_s)
         except (HTTPError, OSError) as error:
             raise silence(error) from None
         except ApiException as error:  # of TLS
