@@ -74,7 +74,7 @@ class Steps:
         self._is_over = False
 
     def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
-        """The first one, if there is a host that has none."""
+        """The first node, if there is a host that has no step."""
         if self._is_over or not self._book.has_looked:
             return []  # a step of the last controller may be anywhere
         return noted[:1] if self._free(pilots) else []

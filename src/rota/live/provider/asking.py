@@ -16,7 +16,7 @@ log = logging.getLogger("rota.provider")
 
 
 class Engine(Protocol):
-    """What is different with each engine: it is asked for the nodes of ``book``, and tells of them.
+    """What differs between engines: asks one for the nodes of ``book``, and tells of them.
 
     ``pace_s`` is the time between two turns.
     """

@@ -198,9 +198,9 @@ class Jobs(Protocol):
     """How Slurm is asked for pilots, and tells of them."""
 
     def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
-        """Those that are to be asked for now, of all that were noted, while there are ``pilots``.
+        """The nodes to ask for now, of all that were ``noted``, while there are ``pilots``.
 
-        None if they can't be asked for before the next look.
+        Empty if none can be asked for before the next look.
         """
 
     async def submit(
@@ -411,7 +411,7 @@ class ArrayJobs:
         self._asked, self._options, self._agent, self._home = asked, options, agent, home
 
     def first(self, noted: Sequence[str], pilots: Mapping[str, Pilot]) -> Sequence[str]:
-        """As many as one array job may have tasks."""
+        """The first ones, as many as an array job may have tasks."""
         least = self._asked.number(noted[0])
         return [name for name in noted if self._asked.number(name) < least + MOST_TASKS]
 

@@ -22,9 +22,9 @@ def homes_wanted(state: ClusterState) -> list[tuple[int, Allocation]]:
 
     States that must leave sooner come first, then earlier rows. Their nodes are chosen in that
     order: open ones with the same type of GPU and enough of them, which do not have to go sooner.
-    Of these it is the one that could not keep the state least often, then one that need not go,
-    then the one with the least state for its host memory (or its GPUs where that is not known of
-    all), then the first.
+    Of these it is the one to which sending this state has failed the fewest times, then one that
+    need not go, then the one with the least state for its host memory (or for its GPUs where the
+    host memory of some is not known), then the first.
     """
     leaving = {
         index
@@ -71,7 +71,7 @@ def _leaves_s(state: ClusterState, node: int) -> float:
 
 
 def _kept(state: ClusterState) -> Counter[int]:
-    """By node, of how many GPUs the jobs are whose state lies there, or is on its way there."""
+    """GPUs of the jobs whose state lies on a node or is on its way there, by node."""
     kept = Counter[int]()
     for row in {*state.open_rows(), *state.held_back}:
         place = state.parking.get(row) or state.home[row]

@@ -70,9 +70,9 @@ class Ledger:
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
     does, by row.
 
-    ``parking`` has for rows the home that their state is being sent to, and ``parked_in_vain`` how
-    often it could not be kept on a node, by index: the pause after that, in ``backoff``, keeps the
-    job from no GPUs.
+    ``parking`` has by row the home to which a job's state is being sent, and ``parked_in_vain`` how
+    often that has failed, by index of the node: the pause after such a failure, in ``backoff``,
+    delays the next try only, and not the job itself; see :meth:`pauses`.
 
     ``leaves_s`` has the times by which nodes must go, by index.
     ``closed`` has the nodes that are closed to new jobs, by index, and
