@@ -325,6 +325,8 @@ def _by_policy(
     if reason == Reason.PREEMPTED_BY and (by_rows := state.displaced.get(row)):
         have = f"{takers_text(state, by_rows)} got its GPUs"
         return _blocker(reason, "the policy's consent", have, state.ids(by_rows))
+    if reason == Reason.NODE_UNHEALTHY and row in state.staying:
+        return _blocker(reason, "the node that holds it", "it does not answer")
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 

@@ -396,6 +396,8 @@ def _why_not(past: Past, state: ClusterState, row: int, kind: str) -> str:
         return "it waits for other jobs to end first"
     if state.reason[row] == Reason.IDLE:
         return "its next call brings it back, which nobody can foretell"
+    if row in state.staying:
+        return "it waits for the node that holds it"
     if row not in state.active or past.is_kept_back(row):
         return "its owner keeps it back, or did"
     return {

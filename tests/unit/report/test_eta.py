@@ -11,6 +11,8 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    NodeUnreachable,
+    ResumeRequested,
     SuspendRequested,
     WorkerReported,
 )
@@ -256,6 +258,17 @@ def test_a_job_that_its_owner_keeps_back_has_no_eta():
     cluster = Live(job(0), cluster="1x1")
     cluster.happens(SuspendRequested, 0)
     assert cluster.eta(0)["why"] == "its owner keeps it back, or did"
+
+
+def test_a_job_whose_state_is_on_a_node_that_is_away_has_no_eta():
+    cluster = Live(job(0), cluster="1x1")
+    cluster.settle()
+    cluster.happens(SuspendRequested, 0)
+    cluster.settle()
+    cluster.happens(NodeUnreachable, "node0", 60.0)
+    cluster.happens(ResumeRequested, 0)
+    cluster.settle()
+    assert cluster.eta(0)["why"] == "it waits for the node that holds it"
 
 
 def test_a_flow_job_that_is_idle_has_no_eta():

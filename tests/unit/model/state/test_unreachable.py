@@ -61,6 +61,8 @@ def test_a_job_whose_state_is_there_waits_for_it(cluster):
     cluster.settle()
     assert cluster.state_of(0) == JobState.SUSPENDED
     assert cluster.state.reason[0] == Reason.NODE_UNHEALTHY
+    blocked = explain(cluster.state, 0, cluster.now_s)["blockers"][0]
+    assert (blocked["need"], blocked["have"]) == ("the node that holds it", "it does not answer")
     cluster.state.validate()
     cluster.happens(NodeReachable, "node0")
     cluster.settle()
