@@ -6,7 +6,7 @@ python docs/generate_cli.py --check   say whether the file is what it should be
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ import click
 import rota.errors
 from rota.cli.main import COMMANDS, cli
 from rota.cli.main import _code as exit_code_of
+from rota.cli.optiongroups import by_section
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 
@@ -76,16 +77,18 @@ def _command(group: click.Group, name: str, prefix: str) -> Iterator[str]:
     for text in (command.help, command.epilog):
         if text:
             yield inspect.cleandoc(text)
-    rows = list(_options(command, own))
-    if rows:
-        yield "\n".join(["| option | meaning |", "| --- | --- |", *rows])
+    for section, parameters in by_section(command.params).items():
+        if section:
+            yield f"{section}:"
+        if rows := list(_options(parameters, own)):
+            yield "\n".join(["| option | meaning |", "| --- | --- |", *rows])
     if isinstance(command, click.Group):
         for each in command.list_commands(own):
             yield from _command(command, each, path)
 
 
-def _options(command: click.Command, context: click.Context) -> Iterator[str]:
-    for parameter in command.params:
+def _options(parameters: Sequence[click.Parameter], context: click.Context) -> Iterator[str]:
+    for parameter in parameters:
         record = parameter.get_help_record(context)
         if record is not None and record[1]:  # arguments may have no help of their own
             names, text = (" ".join(part.split()).replace("|", "\\|") for part in record)

@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from rota.cli.keyvalue import parse_settings, parse_size
+from rota.cli.optiongroups import SectionedCommand, SectionOption
 from rota.cli.ui import require_toolkit
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
@@ -40,7 +41,13 @@ MOST_NODES = 64
 MOST_NAMED = 5  # processes that live on
 
 
-@click.command()
+slurm_option, ray_option, kubernetes_option = (
+    partial(click.option, cls=SectionOption, section=f"With --on {engine}")
+    for engine in ("slurm", "ray", "kubernetes")
+)
+
+
+@click.command(cls=SectionedCommand)
 @click.option(
     "--on",
     "engine_name",
@@ -48,83 +55,82 @@ MOST_NAMED = 5  # processes that live on
     help="Get the nodes from there; by default they are this machine's. Within an allocation of "
     "Slurm its nodes are used as they are.",
 )
-@click.option("--partition", metavar="NAME", help="With --on slurm: the partition to ask.")
-@click.option("--account", metavar="NAME", help="With --on slurm: the account to charge.")
-@click.option(
+@slurm_option("--partition", metavar="NAME", help="The partition to ask.")
+@slurm_option("--account", metavar="NAME", help="The account to charge.")
+@slurm_option(
     "--time",
     "time_text",
     metavar="TIME",
-    help="With --on slurm: for how long to have each node, such as 8h; by default as the partition "
-    "has it.",
+    help="For how long to have each node, such as 8h; by default as the partition has it.",
 )
-@click.option(
+@slurm_option(
     "--sbatch",
     "more",
     multiple=True,
     metavar="OPTION",
-    help="With --on slurm: another option of sbatch, such as --sbatch=--qos=high; may be repeated.",
+    help="Another option of sbatch, such as --sbatch=--qos=high; may be repeated.",
 )
-@click.option(
+@ray_option(
     "--ray-address",
     metavar="HOST:PORT",
-    help="With --on ray: where its head is; by default what RAY_ADDRESS says, which a Ray job has, "
+    help="The address of Ray's head; by default what RAY_ADDRESS says, which a Ray job has, "
     "or the Ray that this machine is a node of.",
 )
-@click.option(
+@ray_option(
     "--ray-token",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="With --on ray: the file with the cluster's token, if it has one; by default as "
-    "RAY_AUTH_TOKEN_PATH says.",
+    help="The file with Ray's token, if it has one; by default as RAY_AUTH_TOKEN_PATH says.",
 )
-@click.option(
+@kubernetes_option(
     "--namespace",
     metavar="NAME",
-    help="With --on kubernetes: where its pods are; by default this pod's, or the context's.",
+    help="The namespace of the pods; by default this pod's, or the context's.",
 )
-@click.option(
+@kubernetes_option(
     "--context",
     metavar="NAME",
-    help="With --on kubernetes: the context of KUBECONFIG; by default the current one, or within a "
-    "pod its own cluster.",
+    help="The context of KUBECONFIG; by default the current one, or within a pod its own cluster.",
 )
-@click.option("--image", metavar="IMAGE", help="With --on kubernetes: an image that has Rota.")
-@click.option(
+@kubernetes_option(
+    "--image",
+    metavar="IMAGE",
+    help="An image that has Rota and what jobs need; there is no default.",
+)
+@kubernetes_option(
     "--name",
     metavar="NAME",
-    help="With --on kubernetes: the cluster's name there, with which the names of its pods begin.",
+    help="The cluster's name in Kubernetes, with which the names of its pods begin.",
 )
-@click.option(
+@kubernetes_option(
     "--pod-cpus",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="With --on kubernetes: the CPU cores of each pod, which are device slots without --gpus.",
+    help="The CPU cores of each pod, which are device slots without --gpus.",
 )
-@click.option(
+@kubernetes_option(
     "--pod-memory",
     metavar="SIZE",
-    help="With --on kubernetes: the memory of each pod, such as 64GiB.",
+    help="The memory of each pod, such as 64GiB.",
 )
-@click.option(
+@kubernetes_option(
     "--volume",
     "volumes",
     multiple=True,
     metavar="CLAIM:PATH",
-    help="With --on kubernetes: a persistent volume claim, and where each pod has it; may be "
-    "repeated.",
+    help="A persistent volume claim, and where each pod has it; may be repeated.",
 )
-@click.option("--queue", metavar="NAME", help="With --on kubernetes: the LocalQueue of Kueue.")
-@click.option(
+@kubernetes_option("--queue", metavar="NAME", help="The LocalQueue of Kueue.")
+@kubernetes_option(
     "--grace",
     metavar="TIME",
-    help="With --on kubernetes: how long a pod that is deleted has to go, 150s by default.",
+    help="How long a pod that is deleted has to go, 150s by default.",
 )
-@click.option(
+@kubernetes_option(
     "--manifest",
     "is_manifest",
     is_flag=True,
-    help="With --on kubernetes: start nothing, and print what has `kubectl apply -f -` start the "
-    "controller as a pod.",
+    help="Start nothing, and print what has `kubectl apply -f -` start the controller as a pod.",
 )
 @click.option(
     "--gpus",
