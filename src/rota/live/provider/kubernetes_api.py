@@ -132,8 +132,8 @@ def connect(context: str | None, namespace: str | None) -> Api:
             own = found["context"].get("namespace") or "default"
     except (config.ConfigException, OSError) as error:
         raise UnusableError(
-            f"{_line(error)}; set KUBECONFIG to the file of your cluster, and name one of its "
-            "contexts with --context (`kubectl config get-contexts`)"
+            f"{_line(error).rstrip('.')}; set KUBECONFIG to the file of your cluster, and name "
+            "one of its contexts with --context (`kubectl config get-contexts`)"
         ) from None
     settings.retries = False
     return Api(client.ApiClient(settings), namespace or own)
