@@ -1,5 +1,6 @@
 """What Kubernetes is asked for, what it tells of pods, and who holds a Lease."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -232,3 +233,18 @@ def test_who_never_had_a_lease_lets_none_go(lab):
     before = lab.server.version
     lab.second.let_go()
     assert lab.server.version == before
+
+
+def test_a_controller_whose_machine_has_slept_does_not_hold_its_lease_any_more(monkeypatch):
+    slept_s = 0.0
+
+    def clock_gettime(clock: int) -> float:
+        return 100.0 + (slept_s if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    lease = Lease(Server(), "lab", "one")  # type: ignore[arg-type]
+    assert lease.hold() == ""
+    assert lease.is_held
+    slept_s = 600.0
+    assert not lease.is_held
+    assert lease.is_due

@@ -1,13 +1,13 @@
 """The Lease of a cluster: of several controllers, the one that holds it asks Kubernetes."""
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from rota.live.provider.kubernetes_api import Api, ApiError
 from rota.live.provider.kubernetes_pods import instance
+from rota.live.wire.clock import boottime_s
 
 LASTS_S = 30  # without being renewed
 RENEW_S = 10.0
@@ -18,8 +18,9 @@ MARGIN_S = 11.0  # a request that was begun with the Lease is answered within it
 class Lease:
     """The Lease of ``cluster`` for the controller that ``holder`` names.
 
-    ``owner`` is an owner reference of Kubernetes, with which the Lease goes. Methods block, and
-    raise ApiError.
+    ``owner`` is an owner reference of Kubernetes, with which the Lease goes. ``clock`` tells
+    seconds that never go back, and that pass while the machine sleeps: others don't wait for it.
+    Methods block, and raise ApiError.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Lease:
         cluster: str,
         holder: str,
         owner: Mapping[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         self._api, self._cluster, self._holder = api, cluster, holder
         self._owner, self._clock = owner, clock
