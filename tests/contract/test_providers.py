@@ -18,7 +18,7 @@ from rota.live.provider.asking import AskingProvider
 from rota.live.provider.base import Provider
 from rota.live.provider.book import Book
 from rota.live.provider.joined import JoinedProvider
-from rota.live.provider.kubernetes import Pods
+from rota.live.provider.kubernetes import Pods, end_all
 from rota.live.provider.kubernetes_api import connect
 from rota.live.provider.kubernetes_lease import Lease
 from rota.live.provider.kubernetes_pods import HOME, Agents
@@ -451,3 +451,30 @@ class TestKubernetes(GrowingContract, LosingContract):
     def lose(self, provider: AskingProvider, name: str) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
         self.kubernetes.call("DELETE", path, {"gracePeriodSeconds": 1})
+
+    def test_what_another_state_folder_has_by_the_same_name_is_left_alone(
+        self, provider: AskingProvider
+    ) -> None:
+        """Its pods are no nodes, and neither an orderly end nor one by force takes anything."""
+        api = connect(None, self.namespace)
+        others = Agents("lab", "s2", self.namespace, "busybox", ("sleep", "600"), grace_s=30)
+        uid = api.call("POST", api.path("pods"), others.pod("lab-7"))["metadata"]["uid"]
+        api.call("POST", api.path("secrets"), others.secret("lab-7", "token", uid))
+
+        async def story() -> None:
+            await self.until(lambda: not provider.awaited())
+            assert provider.names == {"lab-1"}
+            await provider.end()
+
+        self.run(provider, story)
+        Lease(api, "lab", "two").hold()
+        assert end_all(api, "lab", "s1", ["lab-1", "lab-7"]) == ""
+        pod = api.find(api.path("pods", "lab-7"))
+        assert pod["metadata"]["uid"] == uid
+        assert "deletionTimestamp" not in pod["metadata"]
+        assert api.find(api.path("secrets", "lab-7"))
+        assert api.find(api.path("leases", "lab"))["spec"]["holderIdentity"] == "two"
+        assert end_all(api, "lab", "s2", []) == ""
+        assert api.find(api.path("pods", "lab-7")) is None
+        assert api.find(api.path("secrets", "lab-7")) is None
+        assert api.find(api.path("leases", "lab")) is None

@@ -109,6 +109,11 @@ class KubernetesEngine:
             if self._options.queue:
                 _check_queue(api, self._options.queue)
             self._wait(self._lease)
+            try:
+                self._check_name(api)  # whom this controller waited for may have left pods
+            except InputError:
+                self._lease.let_go()
+                raise
         except ApiError as error:
             if not (error.is_silence and names):
                 raise InputError(
@@ -267,7 +272,7 @@ def cancel_pods(folder: Folder) -> None:
     if known is None:
         return
     try:
-        left = end_all(connect(known.context, known.namespace), known.name, names)
+        left = end_all(connect(known.context, known.namespace), known.name, known.state, names)
     except UnusableError as error:
         left = str(error)
     if left and names:

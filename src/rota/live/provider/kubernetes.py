@@ -228,7 +228,7 @@ class Pods:
             self.book.heard()
             self.book.content("look")
             found = {pod.name: pod for pod in map(read, news.objects)}
-            found = {name: pod for name, pod in found.items() if self.book.asked.number(name)}
+            found = {name: pod for name, pod in found.items() if self._is_own(pod)}
             self._last |= found
             if news.is_all:
                 self.book.note_look()
@@ -241,6 +241,10 @@ class Pods:
                     self._pods.pop(name, None)
             else:
                 self._pods |= found
+
+    def _is_own(self, pod: Pod) -> bool:
+        """False for pods of another state folder, whose cluster has the same name."""
+        return self.book.asked.number(pod.name) > 0 and pod.state == self._agents.state
 
     def _note(self) -> None:
         """Take note of the pods that are there, and of those that are over."""
@@ -317,24 +321,28 @@ class Pods:
             self.book.fail(text if end is None else f"{text}, before its agent was connected")
 
 
-def end_all(api: Api, cluster: str, names: Sequence[str]) -> str:
+def end_all(api: Api, cluster: str, state: str, names: Sequence[str]) -> str:
     """Delete all of a cluster that has no controller, and wait until its pods are gone.
 
-    The Secrets are those of nodes of these ``names``, and of pods that are there. Returns what is
-    left, in words; "" if nothing is.
+    The Secrets are those of nodes of these ``names``, and of pods that are there. What belongs to
+    another state folder than that of the mark ``state`` stays, also if its cluster has this name.
+    Returns what is left, in words; "" if nothing is.
     """
     deadline_s, secrets = time.monotonic() + END_ALL_S, set(names)
     try:
         while True:
             told = api.call("GET", api.path("pods"), labelSelector=selector(cluster))
-            pods = [*map(read, told["items"])]
+            found = [*map(read, told["items"])]
+            pods = [pod for pod in found if pod.state == state]
+            others = {pod.name for pod in found if pod.state != state}
             secrets |= {pod.name for pod in pods}
             for pod in pods:
                 api.delete(api.path("pods", pod.name), gracePeriodSeconds=1)
             if not pods:
-                for name in sorted(secrets):
+                for name in sorted(secrets - others):
                     api.delete(api.path("secrets", name))
-                api.delete(api.path("leases", cluster))
+                if not others:
+                    api.delete(api.path("leases", cluster))
                 return ""
             if time.monotonic() > deadline_s:
                 return ", ".join(f"pod {pod.name}, {pod.phase}, on {pod.host}" for pod in pods)
