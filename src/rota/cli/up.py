@@ -6,6 +6,7 @@ import ctypes
 import gc
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ PR_SET_PDEATHSIG = 1
 SETTLE_S = 5.0
 LEAST_LEASE_S = 5.0  # agents are heard every second
 MOST_NODES = 64
+OPTION = re.compile(r"--?[A-Za-z].*")  # of sbatch
 MOST_NAMED = 5  # processes that live on
 
 
@@ -420,7 +422,7 @@ def _engine(
 
 def _kubernetes(asked: Mapping[str, Any], gpus: int | None) -> Options:
     """What is asked of Kubernetes. Raises InputError."""
-    from rota.server.kubernetes import GRACE_S, NAME, Options
+    from rota.server.kubernetes import GRACE_S, NAME, NAMESPACE, QUEUE, Options
 
     image, name, grace = asked["--image"], asked["--name"], asked["--grace"]
     if not image:
@@ -433,13 +435,18 @@ def _kubernetes(asked: Mapping[str, Any], gpus: int | None) -> Options:
             f"--name: {name!r} is no name for pods; write at most 50 small letters, digits and "
             "hyphens, such as rota-vision"
         )
-    volumes = []
-    for text in asked["--volume"]:
-        claim, _, place = text.partition(":")
-        if not claim or not place.startswith("/"):
-            raise InputError(f"--volume: {text!r} is not of the form CLAIM:PATH; write data:/data")
-        volumes.append((claim, place.rstrip("/") or "/"))
+    for option, form, such in (("--namespace", NAMESPACE, "ml"), ("--queue", QUEUE, "vision")):
+        if asked[option] is not None and not form.fullmatch(asked[option]):
+            raise InputError(
+                f"{option}: {asked[option]!r} is no name in Kubernetes; write at most 63 small "
+                f"letters, digits and hyphens, such as {such}"
+            )
     memory = asked["--pod-memory"]
+    bytes_each = None if memory is None else parse_size("--pod-memory", memory)
+    if bytes_each == 0:
+        raise InputError(
+            f"--pod-memory: {memory!r} is no memory; write for example 64GiB, or leave it out"
+        )
     return Options(
         image=image,
         context=asked["--context"],
@@ -447,11 +454,34 @@ def _kubernetes(asked: Mapping[str, Any], gpus: int | None) -> Options:
         name=name,
         gpus=gpus,
         cpus=asked["--pod-cpus"],
-        memory=None if memory is None else str(parse_size("--pod-memory", memory)),
+        memory=None if bytes_each is None else str(bytes_each),
         queue=asked["--queue"],
         grace_s=GRACE_S if grace is None else math.ceil(seconds_of("--grace", grace)),
-        volumes=volumes,
+        volumes=_volumes(asked["--volume"]),
     )
+
+
+def _volumes(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Persistent volume claims, and where each pod has them. Raises InputError."""
+    from rota.live.provider.kubernetes_pods import SHM
+
+    claims: dict[str, str] = {}
+    for text in texts:
+        claim, _, path = text.partition(":")
+        if not claim or not path.startswith("/") or ":" in path:
+            raise InputError(f"--volume: {text!r} is not of the form CLAIM:PATH; write data:/data")
+        place = os.path.normpath(path)
+        if place in ("/", "//", SHM):
+            raise InputError(
+                f"--volume: {text!r} takes the place of {path}, which a pod needs itself; give "
+                "another path, such as /data"
+            )
+        if place in claims:
+            raise InputError(
+                f"--volume: {text!r} is at the path of {claims[place]}; give each claim its own"
+            )
+        claims[place] = claim
+    return [(claim, place) for place, claim in claims.items()]
 
 
 # Of the machine where the manifest is made, and not for the pod.
@@ -460,7 +490,7 @@ NOT_IN_PODS = ("tls_cert", "tls_key", "shows", "listen", "port")
 
 def _manifest(image: str | None, name: str | None, namespace: str | None, queue: str | None) -> str:
     """The manifest of a controller with the options of this call. Raises InputError."""
-    from rota.server.kubernetes_manifest import manifest
+    from rota.server.kubernetes_manifest import MOST_NAME, manifest
 
     context = click.get_current_context()
     if namespace is None:
@@ -479,6 +509,11 @@ def _manifest(image: str | None, name: str | None, namespace: str | None, queue:
         value = context.params[option.name]
         values = value if option.multiple else [value]
         words += [f"{option.opts[0]}={each}" for each in values]
+    if name is not None and len(name) > MOST_NAME:
+        raise InputError(
+            f"--name: {name!r} has {len(name)} characters, and the StatefulSet of a controller "
+            f"allows {MOST_NAME}; give a shorter one"
+        )
     assert image is not None
     return manifest(name or "rota", namespace, image, words, queue)
 
@@ -490,6 +525,12 @@ def _slurm(
     from rota.live.provider.slurm import options
     from rota.server.slurm import SlurmEngine
 
+    for word in asked["--sbatch"]:
+        if not OPTION.fullmatch(word):  # sbatch would take it as the script of the pilots
+            raise InputError(
+                f"--sbatch: {word!r} is no option of sbatch; write it whole in one word, such as "
+                "--sbatch=--qos=high"
+            )
     minutes = None
     if asked["--time"] is not None:
         minutes = math.ceil(seconds_of("--time", asked["--time"]) / 60)

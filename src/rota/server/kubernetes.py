@@ -23,6 +23,8 @@ from rota.live.provider.kubernetes_pods import Agents, read, selector
 
 AGENT = ("rota", "agent", "--ends")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+QUEUE = re.compile(r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?")  # a name, and the value of a label
 OWN_POD = "POD_NAME"  # the variable that has the controller's pod by its name
 PORT = 7800  # where agents call a controller that is a pod
 WAIT_S = 1.0  # between two looks at a Lease that another controller holds

@@ -9,6 +9,8 @@ from rota.live.provider.kubernetes_pods import HOME, container_security, instanc
 from rota.server.kubernetes import KUEUE, OWN_POD, PORT, RIGHTS
 
 STATE = "10Gi"  # of the claim
+# Kubernetes labels the pods of a StatefulSet with its name and a hash: 63 characters together.
+MOST_NAME = 63 - len("-controller-0123456789")
 
 
 def manifest(

@@ -28,6 +28,8 @@ def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
         (["--on", "ray", "--account", "me"], "--account: it is for nodes of Slurm; give --on"),
         (["--on", "ray", "--ray-token", "no"], "--ray-token: /"),
         (["--on", "ray"], "--ray-token: RAY_AUTH_MODE is token, and Ray would take ~/.ray/auth"),
+        (["--on", "slurm", "--sbatch", "high"], "--sbatch: 'high' is no option of sbatch; write"),
+        (["--on", "slurm", "--sbatch=--"], "--sbatch: '--' is no option of sbatch; write it"),
         (["--on", "slurm", "--time", "soon"], "--time: 'soon'"),
         (["--on", "slurm", "--gpu-types", "a100,t4"], "--gpu-types: a100,t4 names 2 types"),
         (["--on", "slurm", "--host-memory", "much"], "--host-memory 'much' is not a size"),
@@ -36,9 +38,26 @@ def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
         ([*ON_KUBERNETES[:2]], "--image: it is missing; give an image that has Rota"),
         ([*ON_KUBERNETES, "--name", "A_1"], "--name: 'A_1' is no name for pods; write at most 50"),
         ([*ON_KUBERNETES, "--volume", "data"], "--volume: 'data' is not of the form CLAIM:PATH"),
+        ([*ON_KUBERNETES, "--volume", "a:/x:ro"], "--volume: 'a:/x:ro' is not of the form CLAIM"),
+        ([*ON_KUBERNETES, "--volume", "a:/x/.."], "--volume: 'a:/x/..' takes the place of /x/.."),
+        ([*ON_KUBERNETES, "--volume=a:/dev/shm/"], "--volume: 'a:/dev/shm/' takes the place of"),
+        (
+            [*ON_KUBERNETES, "--volume", "a:/x", "--volume", "b:/x/"],
+            "--volume: 'b:/x/' is at the path of a; give each claim its own",
+        ),
+        ([*ON_KUBERNETES, "--queue", ""], "--queue: '' is no name in Kubernetes; write at most 63"),
+        ([*ON_KUBERNETES, "--queue", "a/../b"], "--queue: 'a/../b' is no name in Kubernetes"),
+        ([*ON_KUBERNETES, "--namespace", "a/../b"], "--namespace: 'a/../b' is no name in"),
+        ([*ON_KUBERNETES, "--namespace", "a?b"], "--namespace: 'a?b' is no name in Kubernetes"),
+        ([*ON_KUBERNETES, "--namespace", "a\nb"], "--namespace: 'a\\nb' is no name in Kubernetes"),
         ([*ON_KUBERNETES, "--grace", "soon"], "--grace: 'soon'"),
+        ([*ON_KUBERNETES, "--pod-memory", "0"], "--pod-memory: '0' is no memory; write for"),
         ([*ON_KUBERNETES, "--pod-memory", "much"], "--pod-memory 'much' is not a size"),
         ([*ON_KUBERNETES, "--manifest"], "--namespace: it is missing; name the one that the"),
+        (
+            [*ON_KUBERNETES, "--manifest", "--namespace", "ml", "--name", "a" * 42],
+            f"--name: '{'a' * 42}' has 42 characters, and the StatefulSet of a controller allows",
+        ),
         (
             [*ON_KUBERNETES, "--manifest", "--namespace", "ml", "--port", "7000"],
             "--port: a controller that is a pod can't have it; leave it out",
@@ -56,6 +75,25 @@ def test_what_can_not_be_asked_of_an_engine_is_refused(words, message, monkeypat
         up.main([*words, "--home", str(tmp_path / "home")], standalone_mode=False)
     assert str(refused.value).startswith(message)
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b": : {", "ParserError: while parsing"),
+        (b"[]", "TypeError: "),
+        (b"\xfe\xff\x00", "UnicodeDecodeError: "),
+    ],
+)
+def test_a_kubeconfig_that_can_not_be_read_is_told(text, said, monkeypatch, tmp_path):
+    pytest.importorskip("kubernetes")
+    (tmp_path / "config").write_bytes(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(InputError) as refused:
+        up.main([*ON_KUBERNETES, "--home", str(tmp_path / "home")], standalone_mode=False)
+    told = f"--on kubernetes: the kubeconfig can't be read: {said}"
+    assert str(refused.value).startswith(told)
+    assert "set KUBECONFIG to the file of your cluster" in str(refused.value)
 
 
 def test_a_manifest_has_the_options_of_its_call_and_rights_in_its_namespace_alone(capsys):

@@ -1,6 +1,7 @@
 """Requests of a Kubernetes API server, by the official client: JSON goes out and comes in."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,14 +127,19 @@ def connect(context: str | None, namespace: str | None) -> Api:
             config.load_incluster_config(client_configuration=settings)
             own = OWN_NAMESPACE.read_text().strip()
         else:
-            config.load_kube_config(context=context, client_configuration=settings)
-            contexts, current = config.list_kube_config_contexts()
+            # The SDK would read the variable once only, when it is imported.
+            file = os.environ.get("KUBECONFIG") or None
+            config.load_kube_config(file, context=context, client_configuration=settings)
+            contexts, current = config.list_kube_config_contexts(file)
             found = next((each for each in contexts if each["name"] == context), current)
             own = found["context"].get("namespace") or "default"
-    except (config.ConfigException, OSError) as error:
+    except Exception as error:  # the SDK passes on what a malformed file has it raise
+        words = _line(error).rstrip(".")
+        if not isinstance(error, config.ConfigException | OSError):
+            words = f"the kubeconfig can't be read: {type(error).__name__}: {words}"
         raise UnusableError(
-            f"{_line(error).rstrip('.')}; set KUBECONFIG to the file of your cluster, and name "
-            "one of its contexts with --context (`kubectl config get-contexts`)"
+            f"{words}; set KUBECONFIG to the file of your cluster, and name one of its "
+            "contexts with --context (`kubectl config get-contexts`)"
         ) from None
     settings.retries = False
     return Api(client.ApiClient(settings), namespace or own)

@@ -10,6 +10,7 @@ GPU = "nvidia.com/gpu"
 REST_S, REST_SHARE = 30.0, 0.2  # of a pod's grace, for its agent to end: at most, the lesser one
 USER = 1000  # any but root: a volume of the pod is its own
 HOME = "/var/lib/rota"  # the state folder in a pod
+SHM = "/dev/shm"  # noqa: S108 - the pod's own
 QUEUE = "kueue.x-k8s.io/queue-name"
 STATE = "rota/state"  # the state folder of the controller
 ADMITTED = "joined.json"
@@ -100,7 +101,7 @@ class Agents(NamedTuple):
 
     def _container(self, name: str) -> dict[str, Any]:
         mounts = [] if self._has_home else [{"name": "home", "mountPath": HOME}]
-        mounts += [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - the pod's own
+        mounts += [{"name": "shm", "mountPath": SHM}]
         mounts += [
             {"name": f"claim-{number}", "mountPath": place}
             for number, (_, place) in enumerate(self.volumes)
