@@ -1,5 +1,6 @@
 """What Kubernetes is asked for, what it tells of pods, and who holds a Lease."""
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from rota.live.provider.kubernetes_api import ApiError
 from rota.live.provider.kubernetes_lease import LASTS_S, RENEW_S, Lease
 from rota.live.provider.kubernetes_pods import GPU, HOME, QUEUE, Agents, read
+from rota.live.provider.kubernetes_watch import Watch
 
 AGENTS = Agents(
     cluster="lab",
@@ -248,3 +250,38 @@ def test_a_controller_whose_machine_has_slept_does_not_hold_its_lease_any_more(m
     slept_s = 600.0
     assert not lease.is_held
     assert lease.is_due
+
+
+class Garbled:
+    """In place of an API server whose watches end in bytes that are no text."""
+
+    def __init__(self) -> None:
+        self.looks, self.looked_again = 0, threading.Event()
+
+    def call(self, method: str, path: str, **query: Any) -> Any:
+        self.looks += 1
+        if self.looks > 1:
+            self.looked_again.set()
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    def watch(self, path: str, **query: Any) -> "Garbled":
+        return self
+
+    def stream(self, amount: None) -> Any:
+        yield b"\xb2\xfb\n"
+
+    def shutdown(self) -> None:
+        """Nothing: it ends by itself."""
+
+    def close(self) -> None:
+        """Nothing: it is no connection."""
+
+
+def test_a_watch_that_reads_no_text_looks_at_everything_anew():
+    server = Garbled()
+    watch = Watch(server, "/pods", "")  # type: ignore[arg-type]
+    watch.start()
+    assert server.looked_again.wait(30)
+    watch.stop()
+    (error,) = [news.error for news in watch.news() if news.error is not None][:1]
+    assert error.is_silence

@@ -101,7 +101,8 @@ class Watch:
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         self._news.put(News([event["object"]], is_gone=event["type"] == "DELETED"))
-        except (HTTPError, OSError, AttributeError) as error:  # the last one after a shutdown
+        # After a shutdown the socket has no TLS: what is read then may be no text.
+        except (HTTPError, OSError, AttributeError, ValueError) as error:
             raise silence(error) from None
         finally:
             with self._one:
