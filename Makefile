@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos test-browser lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos test-browser test-kubelet lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -79,6 +79,11 @@ test-cluster: $(STAMP) ## run the other tests of real clusters; CASES=all for ea
 test-browser: $(STAMP) ## run the tests of the dashboard in Chromium; installs it if it is not there
 	@tests/browser/set-up.sh
 	@ROTA_BROWSER=required $(PYTEST) tests/browser
+
+test-kubelet: $(STAMP) ## run pods of agents by a real kubelet, as root; builds it if it is not there
+	@tests/engines/kubernetes.sh
+	@tests/engines/kubelet.sh
+	@ROTA_REAL_KUBELET=1 $(PYTEST) tests/engines/test_real_kubelet.py
 
 # For example: make test-stress TESTS="tests/parity tests/process/test_nodes.py" TIMES=20 WORKERS=2
 TESTS :=

@@ -52,6 +52,22 @@ def passing_over(*statuses: int) -> Iterator[None]:
             raise
 
 
+def ask(client: httpx.Client, method: str, path: str, body: object = None, **query: object) -> Any:
+    """The server's answer; raises ``httpx.HTTPStatusError`` if it refuses."""
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    answer = client.request(
+        method,
+        path,
+        params={key: str(value) for key, value in query.items()},
+        content=None if body is None else json.dumps(body),
+        headers={"Content-Type": kind},
+    )
+    if answer.is_error:
+        words = f"{method} {path}: {answer.text}"
+        raise httpx.HTTPStatusError(words, request=answer.request, response=answer)
+    return answer.json()
+
+
 class Kubelets:
     """All nodes, and the scheduler; ``images`` may be changed at any time.
 
@@ -105,18 +121,7 @@ class Kubelets:
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """The server's answer; raises ``httpx.HTTPStatusError`` if it refuses."""
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        answer = self._client.request(
-            method,
-            path,
-            params={key: str(value) for key, value in query.items()},
-            content=None if body is None else json.dumps(body),
-            headers={"Content-Type": kind},
-        )
-        if answer.is_error:
-            words = f"{method} {path}: {answer.text}"
-            raise httpx.HTTPStatusError(words, request=answer.request, response=answer)
-        return answer.json()
+        return ask(self._client, method, path, body, **query)
 
     # What tests do.
 

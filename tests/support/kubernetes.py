@@ -1,6 +1,7 @@
 """A real Kubernetes API server on this machine, over its own etcd.
 
-Debian has no kubelet, and no scheduler: ``support.kubelets`` stands in for these.
+``support.kubelets`` stands in for kubelets, scheduler and controllers; ``support.real_kubelet`` has
+real ones.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from support.kubelets import READY, Kubelets, passing_over
+from support.kubelets import READY, Kubelets, ask, passing_over
 
 RECIPE = Path(__file__).parents[1] / "engines" / "kubernetes.sh"
 NODES = ("n1", "n2", "n3")
@@ -57,11 +58,11 @@ class Kubernetes:
 
     def __init__(self, base: Path, nodes: Sequence[str] = NODES) -> None:
         self.base = base
-        self.url = f"https://127.0.0.1:{_free_port()}"
+        self.url = f"https://127.0.0.1:{free_port()}"
         self.ca = base / "ca.crt"
         self.environment = {"KUBECONFIG": str(base / "admin.yaml")}
         self._first = nodes
-        self._etcd_url = f"http://127.0.0.1:{_free_port()}"
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._token = secrets.token_hex(24)
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._nodes = 0  # that there have ever been
@@ -72,7 +73,7 @@ class Kubernetes:
         user = f'{self._token},admin,admin,"system:masters"\n'
         _write_private(self.base / "tokens.csv", user.encode())
         self.write_config(self.base / "admin.yaml", self._token)
-        peers = f"http://127.0.0.1:{_free_port()}"
+        peers = f"http://127.0.0.1:{free_port()}"
         self._start(
             *("etcd", f"--data-dir={self.base}/etcd", "--snapshot-count=1000000"),
             *(f"--listen-client-urls={self._etcd_url}", f"--listen-peer-urls={peers}"),
@@ -80,12 +81,16 @@ class Kubernetes:
             f"--initial-advertise-peer-urls={peers}",
         )
         self.start_server()
-        client = self.client(self._token, timeout_s=CALL_S)
-        self.kubelets = Kubelets(self.base / "pods", client, self.ca)
+        self._client = self.client(self._token, timeout_s=CALL_S)
+        self._start_nodes()
+        _until(lambda: self._has_account("default"), "the default namespace has its account")
+
+    def _start_nodes(self) -> None:
+        """Start what runs pods; returns when there are nodes."""
+        self.kubelets = Kubelets(self.base / "pods", self._client, self.ca)
         self.kubelets.start()
         for node in self._first:
             self.add_node(node)
-        _until(lambda: self._has_account("default"), "the default namespace has its account")
 
     def start_server(self) -> None:
         """Returns when the API server is ready."""
@@ -120,10 +125,10 @@ class Kubernetes:
         if number not in (signal.SIGSTOP, signal.SIGCONT):
             server.wait(PATIENCE_S)
 
-    def _start(self, *command: str) -> None:
+    def _start(self, *command: str, programs: Path | None = None) -> None:
         with open(self.base / f"{command[0]}.out", "ab") as output:
             self._daemons[command[0]] = subprocess.Popen(
-                [_programs() / command[0], *command[1:]],
+                [(programs or _programs()) / command[0], *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -142,7 +147,7 @@ class Kubernetes:
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """The server's answer, with all rights; raises ``httpx.HTTPStatusError`` if it refuses."""
-        return self.kubelets.call(method, path, body, **query)
+        return ask(self._client, method, path, body, **query)
 
     def write_config(self, path: Path, token: str, namespace: str = "default") -> Path:
         """Write a kubeconfig for a token."""
@@ -374,7 +379,8 @@ def _write_private(path: Path, words: bytes) -> None:
         file.write(words)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
