@@ -421,7 +421,7 @@ def _engine(
 
 
 def _kubernetes(asked: Mapping[str, Any], gpus: int | None) -> Options:
-    """What is asked of Kubernetes. Raises InputError."""
+    """The options of Kubernetes, checked. Raises InputError."""
     from rota.server.kubernetes import GRACE_S, NAME, NAMESPACE, QUEUE, Options
 
     image, name, grace = asked["--image"], asked["--name"], asked["--grace"]

@@ -16,7 +16,7 @@ log = logging.getLogger("rota.provider")
 
 
 class Engine(Protocol):
-    """What differs between engines: asks one for the nodes of ``book``, and tells of them.
+    """The part that differs between engines: asks for the nodes of ``book``, and tells of them.
 
     ``pace_s`` is the time between two turns.
     """
@@ -37,7 +37,7 @@ class Engine(Protocol):
         """Give up what the engine holds beside the nodes, as there are no more turns."""
 
     def about(self, name: str) -> str:
-        """What people who know the engine look for."""
+        """The engine's own names for a node, by which its commands list it."""
 
     def leaves_s(self, name: str) -> float | None:
         """When a node must go, in seconds since 1970."""

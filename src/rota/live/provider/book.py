@@ -1,4 +1,4 @@
-"""What a cluster has asked an engine for, and what has become of it: the same with every engine."""
+"""The nodes that a cluster has asked an engine for, and their fate: the same with every engine."""
 
 import contextlib
 import math

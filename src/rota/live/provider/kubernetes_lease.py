@@ -83,7 +83,7 @@ class Lease:
         return self._api.path("leases", self._cluster)
 
     def _holds(self, found: Mapping[str, Any], now_s: float) -> str:
-        """Who else holds a Lease; "" for nobody.
+        """The other holder of a Lease; "" if there is none.
 
         Clocks of machines differ: another's holds until it has stayed as it is for long.
         """

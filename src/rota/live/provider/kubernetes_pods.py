@@ -130,7 +130,7 @@ class Agents(NamedTuple):
         }
 
     def secret(self, name: str, admitted: str, pod: str) -> dict[str, Any]:
-        """What lets the agent of a node in; it goes with the pod, whose uid is given."""
+        """The Secret that lets a node's agent in; it goes with the pod, whose uid is given."""
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod}
         about = {"name": name, "namespace": self.namespace, "labels": self.labels}
         return {
