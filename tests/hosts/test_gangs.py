@@ -123,8 +123,7 @@ def test_a_plain_gang_trains_on_all_and_is_stopped_meanwhile(trio):
     trio.place(job)
     trio.is_in(job, "SUSPENDED")
     for machine in trio.machines.values():
-        found = machine.host.processes("rota.train.zygote")  # its workers go by its name
-        assert sum(each.status() == psutil.STATUS_STOPPED for each in found) == 2
+        assert sum(each.status() == psutil.STATUS_STOPPED for each in workers(machine)) == 2
     trio.has(job, a=[0, 1], b=[0, 1], c=[0, 1])
     (trio.base / "gate").touch()
     trio.is_in(job, "SUCCEEDED")
@@ -149,13 +148,12 @@ def test_a_training_is_suspended_moved_shrunk_and_grown_and_ends_with_the_same_b
 
 def workers(machine) -> list[psutil.Process]:
     """The processes of jobs there."""
-    parents = {}
-    for each in machine.host.processes("rota.train.zygote"):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            parents[each] = each.ppid()
-    pids = {each.pid for each in parents}
-    shims = {each.pid for each, parent in parents.items() if parent in pids}
-    return [each for each, parent in parents.items() if parent in shims]
+    found = []
+    for zygote in machine.host.processes("rota.train.zygote"):
+        for shim in zygote.children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found += shim.children()
+    return found
 
 
 def test_it_goes_on_without_a_rank_that_is_killed_on_another_machine(trio):

@@ -246,7 +246,7 @@ class Cluster:
         return [node["name"] for node in self.client.nodes() if node["alive"]]
 
     def zygotes(self) -> list[psutil.Process]:
-        """The zygotes themselves; shims, and workers in them, have the same command lines."""
+        """The zygotes of the agent, without the shims that they forked."""
         agent = self.agent()
 
         def find() -> list[psutil.Process]:

@@ -43,7 +43,10 @@ def ui(port: int, opens: bool) -> None:
     if folder.ui_lock.exists() and is_locked(folder.ui_lock):
         _tell(_link_of_running(folder, token), opens)
         return
+    from rota.live.wire.title import title_role
     from rota.ui.app import run
+
+    title_role("dashboard")
 
     run(
         folder,

@@ -276,6 +276,7 @@ def up(
     # the program ends, takes a third of the start's time.
     gc.disable()
     try:
+        from rota.live.wire.title import title_role
         from rota.policy.registry import create, remark
         from rota.server.up import Listen, run_cluster
     finally:
@@ -326,6 +327,7 @@ def up(
             if shows:
                 beside.enter_context(_dashboard(folder))
 
+        title_role("controller")
         controller = run_cluster(
             folder,
             policy=policy,

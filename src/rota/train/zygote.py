@@ -32,11 +32,13 @@ from typing import Any, NoReturn
 
 from rota.live.wire import clock
 from rota.live.wire.lease import Lease
+from rota.live.wire.title import title, title_role
 from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence, children_of
 
 
 def main() -> None:
     """Serve the agent until it goes away; in a forked worker, run the job's program."""
+    title_role("zygote")
     link = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims end by themselves and leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -96,6 +98,7 @@ def preload() -> None:
 
 def become_shim(request: dict[str, Any]) -> bool:
     """Turn a fresh fork into the shim of one rank. True in the worker; the shim never returns."""
+    title(request.get("title", "rota zygote"))
     os.setsid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if request["tag"] is not None:

@@ -416,7 +416,7 @@ class Run:
             try:
                 pids = json.loads(file.read_text())
                 shim = psutil.Process(pids["shim"])
-                if not pids["shim"] or "rota.train.zygote" not in shim.cmdline():
+                if not pids["shim"] or not shim.cmdline()[0].startswith("rota job"):
                     continue
                 if kind == "shim":
                     yield shim.pid, "shim", of

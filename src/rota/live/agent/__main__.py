@@ -22,6 +22,7 @@ from rota.live.agent.endpoint import Endpoint, FolderEndpoint, JoinedEndpoint
 from rota.live.agent.processes import descendants
 from rota.live.logline import FORMATS, TEXT, formatter
 from rota.live.wire import clock
+from rota.live.wire.title import title_role
 
 REMOVED = 5  # the exit code of an agent whose node is none of the cluster's any more
 LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
     parser.add_argument("--log-format", choices=FORMATS, default=TEXT)
     options = parser.parse_args()
+    title_role("agent")
     if options.open_files is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.open_files, hard))

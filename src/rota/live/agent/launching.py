@@ -164,6 +164,7 @@ def rank_requests(
             run = after_setup(run, folder.parents[2] / "setup")
     lease = lease_file(folder.parents[2])
     requests = []
+    of_job, printed = f"{record.job_id}.{record.attempt}", " ".join(program["run"].split())
     for position, slot in enumerate(slots):
         rank = str(before + position)
         name = life_name(slot, life_of(record.lives, slot))
@@ -191,6 +192,7 @@ def rank_requests(
         requests.append(
             {
                 "name": name,
+                "title": f"rota job {of_job} rank {environment['RANK']}: {printed}",
                 "tag": tag_of(record.secret, name),
                 "folder": str(folder),
                 "log": str(log),

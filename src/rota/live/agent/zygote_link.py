@@ -9,6 +9,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.processes import while_it_works
+from rota.live.wire.title import ROOM
 
 IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
 IDLE_FORK_S = 30.0
@@ -92,6 +93,7 @@ class Zygote:
                 "rota.train.zygote",
                 str(theirs.fileno()),
                 *self._options,
+                ROOM,
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -136,6 +136,10 @@ def test_slots_are_bound_to_their_cores_one_rank_each(tmp_path):
     folder = tmp_path / "7" / "1"
     ranks = rank_requests(RECORD, folder, devices, "/socket", [0, 1], [1, 2])
     assert [rank["cpus"] for rank in ranks] == [[5], [6]]
+    assert [rank["title"] for rank in ranks] == [
+        "rota job 7.1 rank 0: true",
+        "rota job 7.1 rank 1: true",
+    ]
     one = rank_requests(RECORD, folder, devices, "/socket", [0], [1, 2])
     assert [rank["cpus"] for rank in one] == [[5, 6]]
 

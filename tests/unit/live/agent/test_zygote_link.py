@@ -99,6 +99,20 @@ def test_it_is_warmed_up_before_anything_is_asked_for(tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_shim_is_shown_by_its_title_and_a_program_by_its_own_words(tmp_path):
+    title = "rota job 51.1 rank 0: cat " + "x" * 100  # longer than the zygote's own words
+
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            words = "cat /proc/$PPID/cmdline /proc/$$/cmdline; true"
+            return words, await run(link, tmp_path, title=title, run=words)
+
+    words, shown = asyncio.run(scenario())
+    shim, _, program = shown.partition("\0")
+    assert shim == title
+    assert program.strip("\0").split("\0") == ["bash", "-c", words]
+
+
 def ended(folder):
     """What the shim wrote down."""
     return json.loads((folder / "rank0.exit").read_text())

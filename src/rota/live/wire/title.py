@@ -1,0 +1,33 @@
+"""The words by which ``ps``, ``top`` and ``nvidia-smi`` show one of Rota's own processes."""
+
+import contextlib
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+ROOM = " " * 200  # a last argument for a process that is to have longer titles than its own words
+PR_SET_NAME = 15
+ARG_START, ARG_END = 48, 49  # fields of /proc/PID/stat
+
+
+def title(*words: str) -> None:
+    """Show this process, and what it forks, as these words: its command line from now on.
+
+    They take the place of the words by which the process was started, and are cut at the end of
+    these. ``sys.argv`` and the environment stay as they are. A process whose kernel does not tell
+    where its words lie keeps them.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_NAME, os.fsencode(words[0])[:15], 0, 0, 0)
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        after_name = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+        start, end = (int(after_name[field - 3]) for field in (ARG_START, ARG_END))
+        if 0 < start < end:
+            room = end - start
+            text = b"\0".join(os.fsencode(word) for word in words)[: room - 1]
+            ctypes.memmove(start, text.ljust(room, b"\0"), room)
+
+
+def title_role(role: str) -> None:
+    """Show this process as ``rota ROLE`` and its arguments: the interpreter's name is no help."""
+    title(f"rota {role}", *sys.orig_argv[1:])
