@@ -62,6 +62,12 @@ class Machine:
         (agent,) = [each for each in found if "--joined" in each.cmdline()]
         return agent
 
+    @property
+    def controller(self) -> psutil.Process:
+        """The process of its controller."""
+        (controller,) = [each for each in self.host.processes("up") if each.parent() is not None]
+        return controller
+
     def working(self) -> list[psutil.Process]:
         """The processes of jobs there."""
         found = []

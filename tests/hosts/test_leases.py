@@ -9,6 +9,9 @@ import contextlib
 import pytest
 from tests.process.conftest import until
 
+from rota.live.controller.leases import MARGIN_S
+from rota.live.wire.lease import Lease, lease_file
+
 from .conftest import Job
 
 LEASE = "5s"
@@ -59,6 +62,21 @@ def test_jobs_stop_while_their_controller_is_away_and_go_on_when_it_is_back(lab,
     until(machine.is_stopped, "its processes have stopped")
     lab.up("--lease", LEASE)
     until(lambda: not machine.is_stopped(), "they go on")
+    job.ends()
+    assert job.now["attempt"] == attempt
+
+
+def test_a_controller_that_stands_still_for_longer_than_a_lease_costs_no_attempt(lab, pair):
+    job, machine, _, attempt = begun(lab, pair)
+    lease = Lease(lease_file(machine.folder.node(machine.host.name)))
+    lab.head.controller.suspend()
+    try:
+        until(lambda: lease.left_s < -MARGIN_S - 1.0, "the controller would count it as over")
+        assert machine.is_stopped()
+    finally:
+        lab.head.controller.resume()
+        lease.close()
+    until(lambda: not machine.is_stopped(), "its processes go on")
     job.ends()
     assert job.now["attempt"] == attempt
 

@@ -1,6 +1,7 @@
 """Conversations with agents: their accounts, answers and reports, and commands to them."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -176,11 +177,14 @@ class AgentSessions:
         """The next frame of an agent. Raises AgentError if one of another machine falls silent."""
         if not member:
             return await channel.receive()
-        try:
-            async with asyncio.timeout(SILENT_S):
-                return await channel.receive()
-        except TimeoutError:
-            raise AgentError(f"node: {member} has not been heard for {SILENT_S:g} s") from None
+        presence, before_s = self._leases.presence, -1.0
+        while presence.absent_s != before_s:  # what was said meanwhile is yet to be read
+            before_s = presence.absent_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENT_S):
+                    return await channel.receive()
+            presence.at(clock.boottime_s())
+        raise AgentError(f"node: {member} has not been heard for {SILENT_S:g} s")
 
     def _check_place(self, node: str, member: str) -> None:
         """Refuse an agent that has not shown its node's token. Raises AgentError."""

@@ -1,7 +1,8 @@
 """For how long machines that have joined may run their jobs without being heard.
 
 The agent counts from its question, this side from the answer, which is later: see
-:mod:`rota.live.wire.lease`. Times are seconds of a clock that nobody can set.
+:mod:`rota.live.wire.lease`. Times are seconds of a clock that nobody can set. For as long as the
+controller stood still nobody could be heard: that time does not count, and leases last longer here.
 """
 
 import json
@@ -10,40 +11,47 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rota.errors import InputError
+from rota.model.presence import Presence
 
 LEASE_S = 60.0  # by default
 MARGIN_S = 5.0  # for the shims of a machine to stop its processes
 SILENT_S = 5.0  # a machine that was not heard for so long is unreachable
+LOOK_EVERY_S = 1.0  # at leases, and at the disk and the provider's nodes
 
 
 class Leases:
-    """The leases of nodes, each of which lasts ``lasts_s``, which may be infinite."""
+    """The leases of nodes, each of which lasts ``lasts_s``, which may be infinite.
+
+    Their controller looks at them every LOOK_EVERY_S; where a look is late, it was absent.
+    """
 
     def __init__(self, lasts_s: float) -> None:
         self.lasts_s = lasts_s
-        self._heard_s: dict[str, float] = {}
+        self.presence = Presence(LOOK_EVERY_S)
+        self._heard_s: dict[str, float] = {}  # by the time of presence
 
     def renew(self, node: str, now_s: float) -> None:
         """A node's question was answered, or a controller that has just started counts anew."""
-        self._heard_s[node] = now_s
+        self._heard_s[node] = self.presence.at(now_s)
 
     def left_s(self, node: str, now_s: float) -> float:
         """How long a node's processes may run without being heard.
 
         0 if they have stopped by now, if nobody knows of any, and if leases last for ever.
         """
-        heard_s = self._heard_s.get(node)
+        heard_s, now_s = self._heard_s.get(node), self.presence.at(now_s)
         if heard_s is None or self.lasts_s == math.inf:
             return 0.0
         return max(0.0, heard_s + self.lasts_s + MARGIN_S - now_s)
 
     def is_over(self, node: str, now_s: float) -> bool:
         """True if a node's processes have stopped by now, as its lease is over."""
-        heard_s = self._heard_s.get(node)
+        heard_s, now_s = self._heard_s.get(node), self.presence.at(now_s)
         return heard_s is None or heard_s + self.lasts_s + MARGIN_S <= now_s
 
     def silent(self, now_s: float) -> dict[str, float]:
         """The nodes that have not been heard for some time, and how long their leases last yet."""
+        now_s = self.presence.at(now_s)
         return {
             node: heard_s + self.lasts_s + MARGIN_S - now_s
             for node, heard_s in self._heard_s.items()

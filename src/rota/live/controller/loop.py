@@ -23,7 +23,7 @@ from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
-from rota.live.controller.leases import LEASE_S, MARGIN_S, Leases
+from rota.live.controller.leases import LEASE_S, LOOK_EVERY_S, MARGIN_S, Leases
 from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
@@ -58,7 +58,6 @@ from rota.store.events import EventStore
 from rota.store.members import Members
 
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
-LOOK_EVERY_S = 1.0  # at the room on the disk, and at the nodes of the provider
 # To decide takes longer the more jobs wait. New jobs alone call for no other decision until so many
 # times as long has passed as the last one took, or this many seconds.
 PACE, MOST_PACE_S = 9.0, 1.0
@@ -256,7 +255,10 @@ class Controller:
                     await self.journal.kick.wait()
 
     async def _watch(self) -> None:
-        """Watch the disk and the nodes, and have a turn taken when they change."""
+        """Watch the disk and the nodes, and have a turn taken when they change.
+
+        Where a look is late, this process stood still, and nobody's silence counts for so long.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             nodes_changed = not self.agents.ends_jobs and self.supply.look()

@@ -33,6 +33,12 @@ class Time:
     def __call__(self):
         return self.now_s
 
+    def passes(self, controller, seconds):
+        """So many seconds, for all of which the controller is there."""
+        for _ in range(int(seconds)):
+            self.now_s += 1.0
+            controller.leases.presence.at(self.now_s)
+
 
 class Agent:
     """The other end of a connection of a machine that has joined."""
@@ -135,7 +141,7 @@ def test_the_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is
         async with controlled(tmp_path) as controller:
             a, b = await running(controller)
             await a.leave()  # it is cut off
-            time.now_s += 20.0
+            time.passes(controller, 20.0)
             b.says(type="beat", asked_s=time.now_s)
             await b.hears("lease")
             with pytest.raises(TransitionError, match="node a has job"):
@@ -146,12 +152,12 @@ def test_the_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is
                             "anew elsewhere"]  # fmt: skip
             with pytest.raises(InputError, match="node: a is being removed"):
                 controller.node_api.join(controller.node_api.invite()[0], "a")
-            time.now_s += 44.0
+            time.passes(controller, 44.0)
             b.says(type="beat", asked_s=time.now_s)
             await b.hears("lease")
             assert controller.node_api.remove("a", force=True) == 1.0
             assert controller.state.attempt[0] == 1
-            time.now_s += 1.0
+            time.passes(controller, 1.0)
             launch = await b.hears("launch")
             assert launch["attempt"] == 2
             await until(lambda: controller.members.names == {"b"})
@@ -187,10 +193,10 @@ def test_an_agent_that_is_heard_and_ends_no_job_renews_its_lease_no_more(tmp_pat
                 a.says(type="beat", asked_s=time.now_s)
                 await a.hears("kill")  # again and again
                 await a.hears("kill")
-            time.now_s += LEASE_S
+            time.passes(controller, LEASE_S)
             await b.beat()
             assert "a" in controller.members.names
-            time.now_s += MARGIN_S
+            time.passes(controller, MARGIN_S)
             await a.hears("removed")
             await until(lambda: controller.state.attempt[0] == 2)
             await b.leave()
@@ -208,7 +214,7 @@ def test_a_machine_that_is_being_removed_is_not_heard_again(tmp_path, time):
             again.hello()
             with pytest.raises(AgentError, match="a was removed from this cluster"):
                 await again.ended()
-            time.now_s += 5.0
+            time.passes(controller, 5.0)
             assert controller.node_api.remove("a", force=True) == LEASE_S + MARGIN_S - 5.0
             await b.leave()
 
@@ -219,9 +225,9 @@ def test_a_machine_that_was_lost_has_no_lease_before_it_says_hello_anew(tmp_path
     async def scenario():
         async with controlled(tmp_path) as controller:
             a, b = await running(controller)
-            time.now_s += LEASE_S + MARGIN_S - 1.0
+            time.passes(controller, LEASE_S + MARGIN_S - 1.0)
             await b.beat()
-            time.now_s += 1.0
+            time.passes(controller, 1.0)
             await b.hears("launch")  # the job starts there
             a.says(type="beat", asked_s=time.now_s)  # it was on its way
             with pytest.raises(AgentError, match="a is lost by now, and is to say hello anew"):
@@ -246,14 +252,14 @@ def test_the_next_controller_waits_for_a_whole_lease(tmp_path, time):
             controller.node_api.remove("a", force=True)
             await a.leave()
             await b.leave()
-            time.now_s += 50.0
+            time.passes(controller, 50.0)
         async with controlled(tmp_path) as controller:
-            time.now_s += 60.0
+            time.passes(controller, 60.0)
             await until(lambda: controller.state.unreachable.get(1) is not None)
             left_s = controller.state.unreachable[0] - controller.now_s()
             assert left_s == pytest.approx(5.0, abs=0.5)
             assert controller.state.attempt[0] == 1
-            time.now_s += 5.0
+            time.passes(controller, 5.0)
             await until(lambda: "a" not in controller.members.names)
             assert not controller.state.nodes[0].alive
 
@@ -304,13 +310,13 @@ def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_bot
         async with controlled(tmp_path) as controller:
             a, b, c, d = await gang_on_a_and_b(controller)
             await b.leave()
-            time.now_s += 20.0
+            time.passes(controller, 20.0)
             await a.beat()
             await a.leave()
             for agent in (c, d):
                 agent.hello()
                 await agent.hears("lease")
-            time.now_s += LEASE_S + MARGIN_S - 20.0
+            time.passes(controller, LEASE_S + MARGIN_S - 20.0)
             for agent in (c, d):
                 await agent.beat()
             await until(lambda: controller.state.state[0] == JobState.STARTING)
@@ -318,7 +324,7 @@ def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_bot
             await c.beat()
             assert c.is_quiet()  # for 20 s processes may run on machine a
             if not restarts:
-                time.now_s += 20.0
+                time.passes(controller, 20.0)
                 assert (await c.hears("launch"))["attempt"] == 2
                 return
             for agent in (c, d):
@@ -328,12 +334,12 @@ def test_a_gang_that_loses_two_machines_one_after_the_other_starts_anew_when_bot
             for agent in (c, d):
                 agent.hello()
                 await agent.hears("lease")
-            time.now_s += LEASE_S
+            time.passes(controller, LEASE_S)
             for agent in (c, d):
                 await agent.beat()
             await c.beat()
             assert c.is_quiet()  # the next controller does not know when a was heard
-            time.now_s += MARGIN_S
+            time.passes(controller, MARGIN_S)
             assert (await c.hears("launch"))["attempt"] == 2
 
     asyncio.run(scenario())
@@ -348,7 +354,7 @@ def test_a_gang_that_loses_two_machines_at_once_starts_anew(tmp_path, time):
             for agent in (c, d):
                 agent.hello()
                 await agent.hears("lease")
-            time.now_s += LEASE_S + MARGIN_S
+            time.passes(controller, LEASE_S + MARGIN_S)
             for agent in (c, d):
                 await agent.beat()
             assert (await c.hears("launch"))["attempt"] == 2
