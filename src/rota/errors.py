@@ -16,7 +16,8 @@ RotaError
 │   ├── StoreFullError      its disk has no room: what was refused can be tried again
 │   └── StoreLostError      it was moved, deleted or replaced under a running controller
 ├── AgentError              a node agent can't do what it was asked
-│   └── AgentAwayError      it is not connected, or does not answer
+│   ├── AgentAwayError      it is not connected, or does not answer
+│   └── NeverStartsError    no try to start a job can succeed; carries the code of the obstacle
 ├── ArenaError              the state of a suspended job is damaged, or not whole
 ├── GangError               the ranks of a job can't go on together
 ├── FlowError               a program that drives workers can't go on
@@ -108,6 +109,14 @@ class AgentError(RotaError):
 
 class AgentAwayError(AgentError):
     """A node agent is not connected, or does not answer: what only it can tell is not known."""
+
+
+class NeverStartsError(AgentError):
+    """No try to start a job can succeed; ``obstacle`` is one of :mod:`rota.model.obstacle`."""
+
+    def __init__(self, message: str, obstacle: str = "") -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
 
 
 class ArenaError(RotaError):

@@ -30,6 +30,7 @@ from rota.model.events import Event, JobSubmitted, MetricReported, WorkerReporte
 from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.measured.profile import Placement
 from rota.model.measured.reports import BatchRange, StepPoint
+from rota.model.obstacle import Obstacle
 from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -110,6 +111,11 @@ def test_the_states_of_jobs_with_a_command_on_its_way_are_those_of_its_rule() ->
 
 def test_every_kind_of_suspension_is_explained() -> None:
     assert not missing([kind.name for kind in Suspension], page("live"))
+
+
+def test_every_obstacle_that_ends_a_job_before_its_start_is_explained() -> None:
+    _, _, text = page("live").partition("### Launches that fail\n")
+    assert not [code for code in Obstacle if f"| `{code}` |" not in text]
 
 
 def test_every_field_of_a_job_file_is_explained() -> None:

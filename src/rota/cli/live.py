@@ -13,6 +13,7 @@ import click
 
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
+from rota.cli.failedstarts import FailedStarts, last_failure, told_meanwhile
 from rota.cli.looking import last_lines
 from rota.cli.moment import moment_of
 from rota.cli.text import stamp
@@ -20,6 +21,7 @@ from rota.cli.verdict import truth
 from rota.cli.watching import Watch
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.job import BACKGROUND, FLOW
+from rota.model.reason import Reason
 from rota.report.text import printable
 from rota.request.array import ARRAY
 from rota.request.dependencies import dependencies_of
@@ -420,7 +422,11 @@ def wait(job: str, timeout: float | None, as_json: bool) -> int:
     """Wait for a job to end: exit code 0 if it succeeded, 4 if not, 1 if time ran out."""
     with connected() as client:
         try:
-            ended = client.wait(job, timeout_s=timeout)
+            asked = client.job(job)
+            if asked["reason"] == Reason.WAIT_BACKOFF.name:
+                click.echo(last_failure(asked), err=True)
+            told = FailedStarts(asked["id"])
+            ended = client.wait(asked["id"], timeout_s=timeout, after=client.cursor, told=told)
         except TimeoutError as error:
             click.echo(f"error: {error}", err=True)
             return 1
@@ -458,6 +464,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
                     click.echo(f"warning: {told}", err=True)
                 return 0
             job = client.submit(request)
+            submitted = client.cursor
         except NeverFitsError as error:
             click.echo(f"error: {error}", err=True)
             return NEVER_PLACED
@@ -468,20 +475,23 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             click.echo(f"warning: {printable(warning)}", err=True)
         _echo_advice(request, job["python"])
         if follow:
-            return _follow(client, job["id"])
+            return _follow(client, job["id"], after=submitted)
         if wait:
-            ended = client.wait(job["id"])
+            ended = client.wait(job["id"], after=submitted, told=FailedStarts(job["id"]))
             _echo_end(client, ended)
             return _code_of(ended)
     return 0
 
 
-def _follow(client: "Client", job_id: str, *, raw: bool = False, **shown: Any) -> int:
+def _follow(
+    client: "Client", job_id: str, *, raw: bool = False, after: str | None = None, **shown: Any
+) -> int:
     """Print what the job prints until it ends. Ctrl-C leaves it running, and says so."""
     try:
-        _await_start(client, job_id)
-        for text in _output(client, job_id, follow=True, **shown):
-            _write_log(text, raw)
+        with told_meanwhile(client, after, FailedStarts(job_id)):
+            _await_start(client, job_id)
+            for text in _output(client, job_id, follow=True, **shown):
+                _write_log(text, raw)
         ended = client.job(job_id)
     except KeyboardInterrupt:
         click.echo(

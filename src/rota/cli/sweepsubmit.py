@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.connection import connected
+from rota.cli.failedstarts import FailedStarts, told_meanwhile
 from rota.cli.present import structure_text
 from rota.cli.text import number_text
 from rota.errors import NeverFitsError
@@ -31,6 +32,7 @@ def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> 
                 _echo_plan(client.check_sweep(request), request, as_json)
                 return 0
             begun = client.submit_sweep(request)
+            submitted = client.cursor
         except NeverFitsError as error:
             if not (dry_run or wait):
                 raise
@@ -39,7 +41,10 @@ def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> 
         click.echo(structure_text(begun) if as_json else begun["name"])
         try:
             click.echo(_truth(begun, request), err=True)
-            return follow(client, begun["name"]) if wait else 0
+            if not wait:
+                return 0
+            with told_meanwhile(client, submitted, FailedStarts(sweep=begun["name"])):
+                return follow(client, begun["name"])
         except KeyboardInterrupt:
             return detach(begun["name"])
 

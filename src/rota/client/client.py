@@ -17,7 +17,7 @@ from anyio import move_on_after, sleep, to_thread
 
 from rota.client.changes import Changes, concerns
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
-from rota.client.events import Events
+from rota.client.events import Events, Logged, Told
 from rota.client.log_stream import Following
 from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
 from rota.errors import NotFoundError, ServerError, UnreachableError
@@ -221,14 +221,31 @@ class Client:
         """A job's story: ``{"at_s", "line"}``, oldest first."""
         return list(self._call("GET", _path("jobs", job_id, "events"))["events"])
 
-    def wait(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """The job once it has ended. Raises TimeoutError if it has not after ``timeout_s``."""
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        after: str | None = None,
+        told: Callable[[Logged], object] | None = None,
+    ) -> dict[str, Any]:
+        """The job once it has ended. Raises TimeoutError if it has not after ``timeout_s``.
+
+        ``told`` is called in another thread with each event of the job meanwhile; with those after
+        the cursor ``after`` if that is given.
+        """
         until_s = _until_s(timeout_s)
         job = self.job(job_id)
         if JobState[job["state"]].is_final:
             return job
         job_id = job["id"]  # @last means the same job to the end
-        with Changes(self.events(), partial(concerns, job_id)) as changes:
+
+        def is_one(event: Told) -> bool:
+            if told is not None and isinstance(event, Logged) and event.job_id == job_id:
+                told(event)
+            return concerns(job_id, event)
+
+        with Changes(self.events(after), is_one) as changes:
             while changes.wait(_left_s(until_s)):
                 job = self._job(job_id)
                 if JobState[job["state"]].is_final:

@@ -42,6 +42,14 @@ class Ahead(StandInController):
         return time.time() + 3600.0
 
 
+def wait_and_hear(client):
+    """Wait for job 2, and be told of nothing but its events."""
+    heard = []
+    ended = client.wait("2", timeout_s=60.0, told=heard.append, after=client.cursor)
+    assert {each.job_id for each in heard} == {"2"}
+    return ended
+
+
 def test_the_time_of_the_cluster_is_known_from_its_answers(folder):
     with served(folder, Ahead(folder)), Client(folder=folder) as client:
         assert client.ahead_s == 0.0
@@ -176,6 +184,7 @@ class TestCalls:
         "wait",
         [
             lambda client: client.wait("2", timeout_s=60.0),
+            wait_and_hear,
             lambda client: asyncio.run(client.wait_async("2", timeout_s=60.0)),
         ],
     )

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from rota import __version__
-from rota.errors import AgentError
+from rota.errors import AgentError, NeverStartsError
 from rota.folder import Folder, remove_homeless
+from rota.live.agent import failed_start
 from rota.live.agent.abroad import LOOK_S
 from rota.live.agent.answers import answer
 from rota.live.agent.attempt import STOP_GRACE_S, Attempt
@@ -684,6 +685,8 @@ class Agent:
             what = f"{message['kind']} of job {message['job_id']}"
             log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
             failed = {"type": "failed", "command_id": message["command_id"], "error": str(error)}
+            if isinstance(error, NeverStartsError):
+                failed["obstacle"] = error.obstacle
             self._notify(failed | about(message))
 
     def _of(self, message: Message) -> Attempt | None:
@@ -762,9 +765,7 @@ class Agent:
             log.warning("%s", what)
             self._notify({"type": "set_aside", "what": what} | about(message))
         folder.mkdir(parents=True, exist_ok=True)
-        failed = folder / "failed"
-        if failed.exists():  # it was tried; the next try is a new attempt
-            raise AgentError(failed.read_text() or "it could not be started")
+        failed_start.raise_if_known(folder)
         refusal = self._checkpoints.refusal if self._checkpoints is not None else None
         attempt = self._attempt(record_of(message, self.devices, refusal), folder)
         attempt.tuning.keep(message.get("batch"))
@@ -790,8 +791,7 @@ class Agent:
                 self._disowned.remove(attempt)
                 return
             del self.attempts[job_id, number]
-            with contextlib.suppress(OSError):
-                failed.write_text(str(error))
+            failed_start.keep(folder, error)
             raise
         attempt.record.launched_s = clock.now_s()
         with contextlib.suppress(OSError):  # it runs, and its record was written before its start

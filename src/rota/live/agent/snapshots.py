@@ -7,15 +7,16 @@ of the last of them. :mod:`rota.live.agent.setup` keeps what setups have made th
 """
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
 import tarfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rota.errors import AgentError, InputError
+from rota.errors import AgentError, InputError, NeverStartsError
 from rota.folder import Folder, set_aside
 from rota.live.agent.blocking import to_its_end
 from rota.live.agent.cleaning import ASIDE
@@ -23,6 +24,7 @@ from rota.live.agent.endpoint import Address
 from rota.live.agent.record import Record
 from rota.live.agent.workdir import TREE, fill, workdir_of
 from rota.live.wire import clock
+from rota.model.obstacle import Obstacle
 from rota.model.snapshot import DIGEST, Check
 
 BOOT, USERS = "boot", "users"
@@ -48,7 +50,7 @@ class Snapshots:
         if not digest:
             return None
         if not isinstance(digest, str) or not DIGEST.match(digest):
-            raise AgentError(f"snapshot {digest!r:.80}: it is no digest")
+            raise NeverStartsError(f"snapshot {digest!r:.80}: it is no digest", Obstacle.SNAPSHOT)
         place = self._folder.unpacked(self._node, digest)
         workdir = Path(workdir_of(record.program, folder))
         try:
@@ -61,7 +63,10 @@ class Snapshots:
             if not record.program.get("setup"):
                 await to_its_end(fill, workdir, place / TREE)
         except (AgentError, InputError, OSError, tarfile.TarError) as error:
-            raise AgentError(f"snapshot {digest:.12}: {_what(error)}") from None
+            told = f"snapshot {digest:.12}: {_what(error)}"
+            if _is_for_good(error):
+                raise NeverStartsError(told, Obstacle.SNAPSHOT) from None
+            raise AgentError(told) from None
         return place / TREE
 
     def set_needless_aside(self) -> None:
@@ -80,16 +85,13 @@ class Snapshots:
 
     def _unpack(self, digest: str, place: Path) -> None:
         """Fetch a snapshot and unpack it. Raises AgentError, InputError, OSError, TarError."""
-        if not hasattr(tarfile, "data_filter"):
-            raise AgentError("this Python can't unpack it safely: it takes Python 3.11.4 or newer")
         draft, tree, archive = place / f"{TREE}.part", place / TREE, place / "archive.part"
         for old in (draft, tree):
             if old.exists():  # of a boot before, or left by an agent that was killed
                 shutil.rmtree(old)
         try:
             self._fetch(digest, archive)
-            with tarfile.open(archive, "r:gz") as packed:
-                packed.extractall(draft, filter="data")
+            unpack(archive, draft)
         finally:
             archive.unlink(missing_ok=True)
         draft.mkdir(exist_ok=True)
@@ -113,14 +115,57 @@ class Snapshots:
                 http.stream("GET", url, headers=headers) as answer,
                 open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file,
             ):
+                if answer.status_code == httpx.codes.NOT_FOUND:
+                    raise NeverStartsError("the controller has it no longer (404)")
                 if answer.status_code != httpx.codes.OK:
-                    raise AgentError(f"the controller has it no longer ({answer.status_code})")
+                    raise AgentError(f"the controller does not hand it out ({answer.status_code})")
                 for piece in answer.iter_raw():
                     check.feed(piece)
                     file.write(piece)
         except httpx.HTTPError as error:
             raise AgentError(f"it can't be fetched from the controller: {error}") from None
         check.end()
+
+
+def unpack(archive: Path, place: Path) -> None:
+    """Unpack the archive of a snapshot in a folder, and nothing outside of it.
+
+    Raises OSError, TarError.
+    """
+    with tarfile.open(archive, "r:gz") as packed:
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(place, filter="data")
+        else:  # Python 3.11.3 and older; that of Debian 12 is one
+            members = _checked(packed, os.path.realpath(place))
+            packed.extractall(place, members=members)  # noqa: S202 - each one is checked
+
+
+def _checked(packed: tarfile.TarFile, place: str) -> Iterator[tarfile.TarInfo]:
+    """The members of a snapshot, each checked when those before it are there. Raises TarError."""
+    for member in packed:
+        path = os.path.join(place, member.name)
+        leads_to = [os.path.realpath(path)]
+        if member.issym():
+            leads_to.append(os.path.realpath(os.path.join(path, os.pardir, member.linkname)))
+            leads_to += ["/"] if os.path.isabs(member.linkname) else []
+        elif not (member.isreg() or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is a special file")
+        if any(os.path.commonpath([each, place]) != place for each in leads_to):
+            raise tarfile.TarError(f"{member.name!r} leads out of the folder")
+        member.mode = 0o755 if member.isdir() else member.mode & 0o755 | 0o600
+        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
+        yield member
+
+
+def _is_for_good(error: Exception) -> bool:
+    """True if another try to unpack a snapshot meets the same fault.
+
+    What the controller hands out is checked before it is told to be there: if it is damaged, it is
+    damaged there.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP)
+    return isinstance(error, NeverStartsError | InputError | tarfile.TarError)
 
 
 def _is_whole(place: Path) -> bool:

@@ -51,6 +51,7 @@ from rota.model.commands import (
 from rota.model.events import (
     CommandFailed,
     CpusSet,
+    JobFinished,
     JobLaunched,
     JobParked,
     JobResized,
@@ -61,6 +62,7 @@ from rota.model.events import (
     NodeJoined,
     NodeReachable,
 )
+from rota.model.job import JobState
 from rota.store.members import Members
 
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
@@ -425,6 +427,13 @@ class AgentSessions:
         if message["type"] == "failed" and isinstance(command, Park):
             self._journal.note(parking_failed(self._state, row, now_s, message))
             return
+        if message["type"] == "failed" and self._can_never_start(row, command, message):
+            self._failures.pop(row, None)
+            self._telemetry.forget_early_size(row)
+            why = f"it can't be started: {message['error']}"
+            self._journal.note(JobFinished(now_s, row, JobState.FAILED, None, why))
+            self._turn()
+            return
         if message["type"] == "failed":
             if not isinstance(command, Retune | SetCpus):  # they say nothing about launches
                 self._failures[row] = self._failures.get(row, 0) + 1
@@ -465,6 +474,11 @@ class AgentSessions:
             self._journal.note(JobRetuned(now_s, row, command.batch))
         elif isinstance(command, SetCpus):
             self._journal.note(CpusSet(now_s, row, command.millicores))
+
+    def _can_never_start(self, row: int, command: Command, message: Message) -> bool:
+        """True if a launch has failed for good; a job that was told to stop ends as told."""
+        is_launch = isinstance(command, Launch) and row not in self._state.stop_outcome
+        return is_launch and bool(message.get("obstacle"))
 
     def _outstanding_id(self, row: int) -> int | None:
         command = self._state.outstanding[row]

@@ -416,10 +416,14 @@ class Done(Struct, kw_only=True):
 
 
 class Failed(Struct, kw_only=True):
-    """A command could not be carried out."""
+    """A command could not be carried out.
+
+    With an ``obstacle``, see :mod:`rota.model.obstacle`, a launch is not to be tried again.
+    """
 
     command_id: Count
     error: str
+    obstacle: Name = ""
 
 
 class Resized(About, kw_only=True):

@@ -207,7 +207,8 @@ def job_finished(ledger: Ledger, e: JobFinished) -> None:
     if outcome < FIRST_FINAL:
         ledger.refuse(row, f"finished ({outcome.name})")
     ledger.pause_clock(row, at_s)
-    if outcome in ENDED_BY_ITSELF and not ledger.spec[row].is_background:
+    ran = outcome in ENDED_BY_ITSELF and ledger.first_start_s[row] >= 0
+    if ran and not ledger.spec[row].is_background:
         ledger.completed_gpu_s.append(
             ledger.service_s[row] * ledger.num_gpus[row] + ledger.extra_gpu_s[row]
         )

@@ -169,6 +169,31 @@ def test_a_job_that_is_cancelled_while_its_snapshot_comes_is_not_started(tmp_pat
     assert asked == ["5" * 64]
 
 
+def test_a_launch_that_can_never_succeed_is_told_with_its_obstacle_also_when_it_is_repeated(
+    tmp_path,
+):
+    folder = Folder(tmp_path)
+    folder.node("node0").mkdir(parents=True)
+    program = {"run": "true", "workdir": "", "env": {}, "processes": "gpu", "snapshot": ".."}
+    launch = {"job_id": "1", "attempt": 1, "launch": "log 1.0", "origin": "log 1.0", "at_s": 1.0}
+    launch |= {"type": "command", "kind": "launch", "command_id": 1, "epoch": 0, "name": "job"}
+    launch |= {"program": program, "gpus": [0], "max_gpus": 1, "adapt": None}
+
+    async def story():
+        agent = agent_on(folder)
+        agent._notify = (said := []).append
+        for _ in range(2):
+            await agent._carry_out(launch)
+        assert [told["obstacle"] for told in said] == ["snapshot", "snapshot"]
+        assert said[0] == said[1]
+        (folder.attempt("node0", "1", 1) / "failed").write_text("words of an agent of before")
+        await agent._carry_out(launch)
+        assert said[2]["error"] == "words of an agent of before"
+        assert "obstacle" not in said[2]
+
+    asyncio.run(story())
+
+
 def test_a_gang_that_is_lost_while_another_machine_gets_ready_is_not_started(tmp_path):
     """And its controller hears that nothing of it is left."""
     folder = Folder(tmp_path)

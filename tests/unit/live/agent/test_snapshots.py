@@ -10,12 +10,12 @@ import tarfile
 import pytest
 
 from rota.client.snapshot import pack
-from rota.errors import AgentError
+from rota.errors import AgentError, NeverStartsError
 from rota.folder import Folder
 from rota.live.agent.cleaning import remove_cleaned
 from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.agent.record import Record
-from rota.live.agent.snapshots import Snapshots
+from rota.live.agent.snapshots import Snapshots, unpack
 from rota.live.agent.workdir import thin, workdir_of
 from rota.live.wire import clock
 from support.served import controller_without_agents, served
@@ -171,6 +171,15 @@ def test_what_an_agent_that_was_killed_has_left_is_unpacked_anew(node, packed):
     assert sorted(each.name for each in place.iterdir()) == ["boot", "tree", "users"]
 
 
+PYTHONS = ["this one", "3.11.2"]
+
+
+def as_by(python, monkeypatch):
+    """Unpack as a Python of this version does: Debian 12's is older than tarfile's filters."""
+    if python == "3.11.2":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+
+
 def archive_of(*members):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
@@ -192,22 +201,53 @@ def archive_of(*members):
         ("pipe", tarfile.FIFOTYPE, ""),
     ],
 )
-def test_an_archive_that_leads_out_is_not_unpacked(node, member):
+@pytest.mark.parametrize("python", PYTHONS)
+def test_an_archive_that_leads_out_is_refused_for_good(node, member, python, monkeypatch):
+    as_by(python, monkeypatch)
     digest, archive = archive_of(("first", tarfile.REGTYPE, ""), member)
     node.keep(digest, archive)
-    with pytest.raises(AgentError, match=f"snapshot {digest[:12]}: "):
+    with pytest.raises(NeverStartsError, match=f"snapshot {digest[:12]}: ") as refused:
         node.prepare(node.attempt(digest))
+    assert refused.value.obstacle == "snapshot"
     assert not (node.folder.unpacked(NODE, digest) / "boot").exists()
+    assert not list(node.folder.unpacked(NODE, digest).rglob("out"))
+
+
+def test_an_archive_through_whose_links_files_would_lead_out_is_refused(node, monkeypatch):
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    members = ("here", tarfile.SYMTYPE, "."), ("here/up", tarfile.SYMTYPE, "..")
+    digest, archive = archive_of(*members, ("up/out", tarfile.REGTYPE, ""))
+    node.keep(digest, archive)
+    with pytest.raises(NeverStartsError, match="leads out of the folder"):
+        node.prepare(node.attempt(digest))
+
+
+def test_a_python_whose_tarfile_has_no_filters_unpacks_the_same(
+    node, packed, tmp_path, monkeypatch
+):
+    def all_in(place):
+        return {
+            str(path.relative_to(place)): (path.lstat().st_mode, path.lstat().st_uid)
+            for path in place.rglob("*")
+        }
+
+    (tmp_path / "archive").write_bytes(packed.archive)
+    unpack(tmp_path / "archive", tmp_path / "with filters")
+    as_by("3.11.2", monkeypatch)
+    unpack(tmp_path / "archive", tmp_path / "without")
+    assert all_in(tmp_path / "without") == all_in(tmp_path / "with filters")
+    [tree] = node.prepare(node.attempt(packed.digest))
+    assert os.readlink(tree / "link") == "src"
 
 
 def test_what_the_controller_does_not_have_and_damage_on_the_way_are_told(node, packed):
-    with pytest.raises(AgentError, match=r"snapshot 000000000000: .*no longer \(404\)"):
+    with pytest.raises(NeverStartsError, match=r"snapshot 000000000000: .*no longer \(404\)"):
         node.prepare(node.attempt("0" * 64))
     for wrong in ("..", "../../../checkpoints", "A" * 64, ["0" * 64]):
         with pytest.raises(AgentError, match="it is no digest"):
             node.prepare(node.attempt(wrong))
     node.keep(packed.digest, packed.archive[:-20])
-    with pytest.raises(AgentError, match="ends too early"):
+    with pytest.raises(NeverStartsError, match="ends too early"):
         node.prepare(node.attempt(packed.digest))
     node.keep(packed.digest, packed.archive)
     node.prepare(node.attempt(packed.digest))
@@ -232,8 +272,9 @@ def test_a_node_whose_disk_is_full_says_so_and_tries_again(cluster, folder, pack
         node = Node(folder, place / "home")
         attempt = node.attempt(packed.digest)
         filler = fill(place)
-        with pytest.raises(AgentError, match=r"snapshot .*: No space left on device"):
+        with pytest.raises(AgentError, match=r"snapshot .*: No space left on device") as full:
             node.prepare(attempt)
+        assert not isinstance(full.value, NeverStartsError)
         filler.unlink()
         node.prepare(attempt)
         assert (attempt[1] / "workdir" / "src" / "run.sh").read_text() == "echo\n"

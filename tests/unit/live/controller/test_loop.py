@@ -215,6 +215,45 @@ def test_a_failed_launch_backs_off_and_is_tried_as_another_attempt(tmp_path, mon
     asyncio.run(scenario())
 
 
+def test_a_launch_that_fails_for_good_ends_its_job_with_the_reason(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello(num_gpus=1)
+            first, second = await submit(controller), await submit(controller)
+            launch = await agent.hears("launch")
+            failed = {"type": "failed", "command_id": launch["command_id"]}
+            agent.says(**failed, error="snapshot 12: it is gone", obstacle="snapshot")
+            other = await agent.hears("launch")
+            assert other["job_id"] == "2", "its GPU is free for others"
+            agent.says(**done(other))
+            await until_state(controller, second, JobState.RUNNING)
+            ended = controller.state.job(first, controller.now_s())
+            assert (ended.state, ended.exit_code) == (JobState.FAILED, None)
+            assert ended.message == "it can't be started: snapshot 12: it is gone"
+            assert ended.service_s == 0.0
+            assert not controller.state.completed_gpu_s, "no size of a job is learnt from it"
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_was_cancelled_before_its_launch_failed_for_good_is_cancelled(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello(num_gpus=1)
+            row = await submit(controller)
+            launch = await agent.hears("launch")
+            await controller.jobs.cancel(row)
+            failed = {"type": "failed", "command_id": launch["command_id"]}
+            agent.says(**failed, error="it is gone", obstacle="of a later version")
+            await until_state(controller, row, JobState.CANCELLED)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
 def test_what_is_out_of_date_is_passed_over(tmp_path):
     async def scenario():
         async with controlled(tmp_path) as controller:
