@@ -22,6 +22,7 @@ from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.explain.why import explain
 from rota.folder import Folder
+from rota.live.agent import inherited
 from rota.live.controller.goodput import describe
 from rota.live.controller.sweep_api import OUTCOMES
 from rota.live.wire.messages import Progress
@@ -111,6 +112,22 @@ def test_the_states_of_jobs_with_a_command_on_its_way_are_those_of_its_rule() ->
 
 def test_every_kind_of_suspension_is_explained() -> None:
     assert not missing([kind.name for kind in Suspension], page("live"))
+
+
+def test_every_variable_that_jobs_do_not_inherit_is_explained() -> None:
+    _, _, text = page("live").partition("### Variables of launchers\n")
+    rows = re.findall(r"^\| (`.*`) \| (reach jobs|are taken away) \| (.*) \|$", text, re.MULTILINE)
+    assert [
+        (rule.names, rule.reaches_jobs, rule.why, rule.only_with) for rule in inherited.RULES
+    ] == [
+        (
+            tuple(re.findall("`(.*?)`", names)),
+            what == "reach jobs",
+            why.partition("; only where")[0],
+            tuple(re.findall("`(.*?)`", why.partition("; only where")[2])),
+        )
+        for names, what, why in rows
+    ]
 
 
 def test_every_obstacle_that_ends_a_job_before_its_start_is_explained() -> None:

@@ -18,6 +18,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
+from rota.live.agent.inherited import inherited
 from rota.live.agent.line_times import begin as begin_times
 from rota.live.agent.method import STOP, Method, choose
 from rota.live.agent.network import interface_of
@@ -214,14 +215,14 @@ def _environment(
     record: Record, folder: Path, devices: Devices, agent_socket: str
 ) -> dict[str, str]:
     program = record.program
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
+    own = inherited(os.environ)
     port = str(free_port())
     checkpoint_folder = checkpoints(folder)
     _make_checkpoint_folder(checkpoint_folder)
     own_programs = os.path.dirname(sys.executable)
-    environment = inherited | {
+    environment = own | {
         # `python` in a job is the Python that Rota runs in, unless the job brings its own PATH.
-        "PATH": own_programs + os.pathsep + inherited.get("PATH", os.defpath),
+        "PATH": own_programs + os.pathsep + own.get("PATH", os.defpath),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1" if devices.kind == "cpu" else os.environ.get("OMP_NUM_THREADS", "4"),
     }

@@ -97,6 +97,20 @@ RECORD = Record(
 )
 
 
+def test_ranks_are_told_theirs_by_rota_and_by_the_job_whatever_the_agent_was_started_by(
+    tmp_path, monkeypatch
+):
+    for name in ("SLURM_PROCID", "PMIX_RANK", "GROUP_RANK", "RANK", "NODE_RANK"):
+        monkeypatch.setenv(name, "0")
+    folder = tmp_path / "nodes" / "n" / "jobs" / "7" / "1"
+    record = msgspec.structs.replace(RECORD, program=RECORD.program | {"env": {"NODE_RANK": "5"}})
+    ranks = rank_requests(record, folder, Devices("cpu", 3, (4, 5, 6)), "/socket", [0, 1], [1, 2])
+    assert [rank["env"]["RANK"] for rank in ranks] == ["0", "1"]
+    for rank in ranks:
+        assert not rank["env"].keys() & {"SLURM_PROCID", "PMIX_RANK", "GROUP_RANK"}
+        assert rank["env"]["NODE_RANK"] == "5"
+
+
 @pytest.mark.parametrize("there", ["nothing", "a folder", "a link to one"])
 def test_a_job_has_a_folder_for_checkpoints_whatever_was_there(tmp_path, there):
     checkpoints = tmp_path / "checkpoints" / "7"
