@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import json
 import os
 import signal
 import socket
@@ -748,6 +749,24 @@ def test_workers_are_processes_of_their_job(seat, tmp_path):
         process = psutil.Process(pid)
         assert process.cwd() == str(TESTS)
         assert os.getpgid(pid) == pid
+
+
+def test_workers_print_to_the_pipe_of_their_program(seat):
+    job = seat(0)
+    source, end = os.pipe()
+    shim = subprocess.Popen(["sleep", "1000"], stdout=end)
+    try:
+        job.log.with_suffix(".pid").write_text(json.dumps({"shim": shim.pid}))
+        with job.connect() as client:
+            one = client.slice(1)
+            function(one, "place")(one.put(torch.ones(1))).result()
+            assert os.read(source, 1000) == b"a line of a worker\n"
+        assert not job.log.exists()
+    finally:
+        shim.kill()
+        shim.wait()
+        os.close(source)
+        os.close(end)
     with pytest.raises(FlowError, match="for jobs alone"):
         flow.connect(job.host.folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import resource
 import signal
@@ -103,9 +104,10 @@ def _take_seat(seat: Taken, worker: int) -> None:
         with contextlib.suppress(ValueError, OSError):
             _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
             resource.setrlimit(resource.RLIMIT_RTTIME, (told.tag, hard))
-    output = os.open(told.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    output = _output_of_program(Path(told.log))
     for stream in (1, 2):
         os.dup2(output, stream)
+    os.close(output)
     for door in told.groups:
         with contextlib.suppress(OSError):  # the agent holds the job in another way
             Path(door).write_text(str(os.getpid()))
@@ -115,3 +117,13 @@ def _take_seat(seat: Taken, worker: int) -> None:
     os.chdir(told.workdir)
     paths = [told.workdir, *filter(None, told.env.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:0] = [path for path in paths if path not in sys.path]
+
+
+def _output_of_program(log: Path) -> int:
+    """The pipe that the job's program prints to, whose shim appends to the log; else the log."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+    try:
+        shim = json.loads(log.with_suffix(".pid").read_bytes())["shim"]
+        return os.open(f"/proc/{shim}/fd/1", flags)
+    except (OSError, ValueError):  # the program has ended meanwhile
+        return os.open(log, flags | os.O_CREAT, 0o600)

@@ -1,9 +1,9 @@
 """Keeps the logs of one node's jobs within a limit, and keeps disk space for them.
 
-Processes write to their logs straight, and nobody stands between. The agent looks at the files now
-and then, the more often the less is free on their disk. Of what is too long it takes out the middle
-(:mod:`rota.live.agent.output`). Behind the end of each it keeps some room, so that a process which
-prints goes on when others have filled the disk.
+Shims append to the logs what processes print, and ask nobody. The agent looks at the files now and
+then, the more often the less is free on their disk. Of what is too long it takes out the middle
+(:mod:`rota.live.agent.output`). Behind the end of each it keeps some room: what a process prints
+when others have filled the disk is not lost, if it is little.
 """
 
 import asyncio
