@@ -31,7 +31,7 @@ from rota.model.events import (
     RetryDue,
     SuspendRequested,
 )
-from rota.model.job import Dependency, JobSpec, JobState
+from rota.model.job import Dependency, Elastic, JobSpec, JobState
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
@@ -324,6 +324,11 @@ class PolicyContract:
         take_decision(state, self.policy(), 0.0)
         assert state.target == [None]
         assert state.reason[0] == Reason.NEVER_FITS
+
+    def test_an_elastic_job_whose_least_size_no_node_has_starts_on_several(self) -> None:
+        wide = job(1, 4, elastic=Elastic((4, 5)))
+        state = simulation([wide], self.policy(), "3x2").run().state
+        assert state.state[0] == JobState.SUCCEEDED
 
     def test_a_job_that_never_fits_does_not_stop_one_that_does(self) -> None:
         state = ClusterState()

@@ -403,19 +403,19 @@ class Ledger:
     def sizes(self, row: int) -> tuple[int, ...]:
         """Numbers of GPUs that the job can be given now, rising; one number for a fixed gang.
 
-        A suspended job continues with as many as it had, unless it changes its size by a restart. A
-        running one can grow or shrink if its program can, as far as its batches can be shared out,
-        unless its GPUs are about to change; it can shrink also before it has said whether its
-        program can.
+        A suspended job continues with as many as it had, unless it changes its size by a restart
+        and can leave its GPUs. A running one can grow or shrink if its program can, as far as its
+        batches can be shared out, unless its GPUs are about to change; it can shrink also before it
+        has said whether its program can.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
             return (self.num_gpus[row],)
+        held, home = self.held[row], self.home[row]
+        if home is not None and not (elastic.by_restart and self.movable[row]):
+            return (home.num_gpus,)
         if elastic.by_restart:
             return elastic.sizes
-        held, home = self.held[row], self.home[row]
-        if home is not None:
-            return (home.num_gpus,)
         if held is None:
             return elastic.sizes
         target = self.target[row]

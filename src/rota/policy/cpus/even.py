@@ -35,7 +35,11 @@ class Even(CpuStage):
         for node, cores in cores_to_share(view, touched).items():
             most = self.most_per_gpu(view.nodes[node])
             on_node = residents.on(view, node) if cores else ()
-            self._of_node[node] = level(on_node, cores, most)
+            shares = level(on_node, cores, most)
+            if any(share < 1 for share in shares.values()):  # no GPU gets less than a thousandth
+                gpus = sum(mask.bit_count() for _, mask in residents.masks(node))
+                shares = level(on_node, max(0, cores - gpus), most)
+            self._of_node[node] = shares
         for row in {row for node in touched for row in residents.rows(node)}:
             millicores = self._whole(row)
             if view.target_cpus.get(row) != millicores:

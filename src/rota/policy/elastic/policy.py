@@ -135,6 +135,14 @@ class Elastic(Policy):
         target = view.target[row]
         return len(view.sizes(row)) > 1 and target is not None and len(target.parts) == 1
 
+    def _is_for_one_node(self, view: View, row: int) -> bool:
+        """True for an elastic job whose least size some node has: its ranks stay on one node.
+
+        A job whose least size no node has runs with that size on several nodes, as a gang.
+        """
+        largest = max((node.num_gpus for node in view.nodes if node.alive), default=0)
+        return view.spec[row].elastic is not None and view.sizes(row)[0] <= largest
+
     def _watch(self, view: View, what_if: WhatIf, row: int, told: Notes) -> Watched:
         """Look at the job's throughput, and ask its scaler."""
         mark: dict[str, Any] = view.marks[row] or {"scaler": {}, "looked": None}
@@ -217,8 +225,8 @@ class Elastic(Policy):
         if fitting:  # where the fewest GPUs must be given back, then the tightest fit
             back = (max(0, least - free[node].bit_count()) for node in fitting)
             return {min(zip(back, (room[n] for n in fitting), fitting, strict=True))[2]: least}
-        if view.spec[row].elastic is not None:
-            return Reason.WAIT_GANG_FRAGMENTED  # its ranks stay on one node
+        if self._is_for_one_node(view, row):
+            return Reason.WAIT_GANG_FRAGMENTED
         return _spread(room, least)
 
     def _sizes(self, view: View, watched: dict[int, Watched], room: Room) -> dict[int, int]:
@@ -251,7 +259,7 @@ class Elastic(Policy):
         allocation = consolidate(what_if.free, least)
         if allocation is None:
             what_if.wait(row, Reason.WAIT_RESOURCES)
-        elif len(allocation.parts) > 1 and what_if.view.spec[row].elastic is not None:
+        elif len(allocation.parts) > 1 and self._is_for_one_node(what_if.view, row):
             what_if.wait(row, Reason.WAIT_GANG_FRAGMENTED)
         else:
             what_if.give(row, allocation)

@@ -47,15 +47,33 @@ class Homes(Part):
         return here and nodes != tuple(node for node, _ in home)
 
     def count(self) -> None:
-        """Count who lives where; a pack needs what one of it needs."""
+        """Count who lives where; a pack needs what one of it needs.
+
+        A home has as many GPUs as its job has, or can go on with: a change of size may have failed,
+        or the job may have been suspended before it.
+        """
         for row, notes in self._lodged.items():
             home, target = notes.home, self._view.target[row]
             if target is not None and home and num_gpus_of(home) != target.num_gpus:
                 notes.resized(self._view.now_s)
                 home = tuple((n, m.bit_count()) for n, m in target.parts)
                 notes.set_home(home)
+            elif target is None and home and self._view.spec[row].elastic is not None:
+                home = self._as_it_goes_on(row, home)
             if home and (notes.pack is None or row == notes.pack.rows[0]):
                 self._servers.add(home)
+
+    def _as_it_goes_on(self, row: int, home: Home) -> Home:
+        """The home of an elastic job without GPUs, of a size with which the job can go on."""
+        notes, sizes = self._notes[row], self._view.sizes(row)
+        if num_gpus_of(home) not in sizes:
+            notes.resized(self._view.now_s)
+            if len(home) > 1:
+                notes.leave()
+            else:
+                fit = [size for size in sizes if size <= home[0][1]]
+                notes.set_home(((home[0][0], fit[-1] if fit else sizes[0]),))
+        return notes.home
 
     # -- arrivals ------------------------------------------------------------------------------
 

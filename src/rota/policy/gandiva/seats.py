@@ -17,11 +17,13 @@ class Seats(Part):
     def __init__(self, turn: Turn, packing: Packing) -> None:
         super().__init__(turn)
         self._packing = packing
+        self._claims: dict[int, int] = {}
 
     def place(self, chosen: dict[int, None], behind: Collection[int], what_if: WhatIf) -> None:
         """Give those chosen GPUs of their homes; others lose theirs first.
 
-        Who finds none is chosen no longer. ``behind`` are trials that are to wait.
+        Who finds none is chosen no longer, unless the job can go on at its size. ``behind`` are
+        trials that are to wait.
         """
         view = self._view
         seats = self._seats(chosen)
@@ -37,12 +39,42 @@ class Seats(Part):
         waiting.sort(
             key=lambda row: (not view.must_stay(row), not self._packing.gpus_of(row, what_if))
         )
+        self._claims = self._claimed(waiting)
         for row in waiting:
             allocation = self.allocation(row, what_if)
             if allocation is None or not what_if.free.fits(allocation):
+                allocation = self._as_before(row, what_if)
+            if allocation is None:
                 del chosen[row]
             else:
                 what_if.give(row, allocation)
+        self._claims.clear()
+
+    def _as_before(self, row: int, what_if: WhatIf) -> Allocation | None:
+        """The present GPUs of a job that was to change its size in place, if they are free."""
+        target = self._view.target[row]
+        if target is None or not self._resizes_here(row):
+            return None
+        return target if what_if.free.fits(target) else None
+
+    def _claimed(self, waiting: Iterable[int]) -> dict[int, int]:
+        """By node, the GPUs of elastic jobs that change their sizes there.
+
+        A job that resizes as it runs must keep one of its GPUs.
+        """
+        claims: dict[int, int] = {}
+        for row in waiting:
+            if self._resizes_here(row) and (target := self._view.target[row]) is not None:
+                for node, mask in target.parts:
+                    claims[node] = claims.get(node, 0) | mask
+        return claims
+
+    def _resizes_here(self, row: int) -> bool:
+        """True if an elastic job is on its home's nodes, and is to have another size there."""
+        target, notes = self._view.target[row], self._notes[row]
+        if target is None or self._view.spec[row].elastic is None or notes.pack is not None:
+            return False
+        return target.nodes() == tuple(node for node, _ in notes.home)
 
     def _seats(self, chosen: dict[int, None]) -> dict[tuple[int, ...], Allocation]:
         """The GPU that each pack keeps, of which it has most jobs there already.
@@ -92,9 +124,13 @@ class Seats(Part):
             before = self._before(row, node)
             kept = lowest_gpus(before & free, min(gpus, (before & free).bit_count()))
             more = gpus - kept.bit_count()
-            if (free & ~kept).bit_count() < more:
+            free &= ~kept
+            if free.bit_count() < more:
                 return None
-            parts.append((node, kept | lowest_gpus(free & ~kept, more)))
+            others = self._claims.get(node, 0)
+            first = lowest_gpus(free & ~others, min(more, (free & ~others).bit_count()))
+            rest = lowest_gpus(free & ~first, more - first.bit_count())
+            parts.append((node, kept | first | rest))
         return of_parts(parts, shared=packed) if parts else None
 
     def _known(self, row: int) -> Iterable[Allocation]:

@@ -139,6 +139,7 @@ def possible_choices(
     """
     counts, of_pool = np.array(choices.gpus), np.array(choices.pools)
     on_one_node = counts <= np.array([pool.node_gpus for pool in pools])[of_pool]
+    node_gpus = max(pool.node_gpus for pool in pools)
     sizes = [view.sizes(row) for row in rows]
     most = [
         max(each, _least(allowed, choices.gpus))
@@ -148,8 +149,9 @@ def possible_choices(
     may &= counts <= np.array(most)[:, None]
     for job, row in enumerate(rows):
         as_it_runs = resizes_as_it_runs(view, row)
-        if as_it_runs:  # its ranks stay on one node
-            may[job] &= on_one_node
+        if as_it_runs:  # its ranks stay on one node, unless no node has its least size
+            least = _least(sizes[job], choices.gpus)
+            may[job] &= on_one_node if least <= node_gpus else counts == least
         if len(pools) > 1 and (stays := _stays(view, row, as_it_runs)) is not None:
             may[job] &= of_pool == pool_of(pools, stays)
     may[:, 0] = True
@@ -157,7 +159,7 @@ def possible_choices(
 
 
 def resizes_as_it_runs(view: View, row: int) -> bool:
-    """True if the job's size changes without a suspension, on the node where it is."""
+    """True if the job's size changes without a suspension, on the nodes where it is."""
     elastic = view.spec[row].elastic
     return elastic is not None and not elastic.by_restart
 

@@ -25,9 +25,9 @@ from rota.model.events import (
     SuspendRequested,
     WorkerReported,
 )
-from rota.model.job import JobState
+from rota.model.job import Elastic, JobState
 from rota.model.reason import Reason
-from rota.model.state.state import HANDLERS
+from rota.model.state.state import HANDLERS, ClusterState
 from rota.testing.builders import job
 from rota.testing.store_contract import every_event
 from support.driven import DrivenCluster, cluster_with_a_job_that_is
@@ -485,3 +485,15 @@ def test_a_suspension_that_failed_is_not_sent_again_before_its_time():
     cluster.happens(RetryDue, 0)
     (command,) = diff(cluster.state)
     assert isinstance(command, Suspend)
+
+
+def test_a_job_that_can_only_go_on_where_it_was_has_no_other_size():
+    """Although its program changes its size by a restart, if it could."""
+    state = ClusterState()
+    state.apply(NodeJoined(0.0, "n0", 4))
+    state.apply(JobSubmitted(0.0, job(1, 2, elastic=Elastic((1, 2, 4), by_restart=True))))
+    assert state.sizes(0) == (1, 2, 4)
+    state.home[0], state.movable[0] = on_node(0, 0b11), False
+    assert state.sizes(0) == (2,)
+    state.movable[0] = True
+    assert state.sizes(0) == (1, 2, 4)

@@ -168,3 +168,11 @@ def test_a_policys_own_setting_of_the_same_name_stays_its_own(monkeypatch):
     monkeypatch.setattr("rota.policy.registry.policy_class", lambda name: Theirs)
     policy = create("theirs", {"cpus": "7"})
     assert (policy.mine, policy.cpus) == (7, None)
+
+
+def test_a_node_with_fewer_cores_than_jobs_may_count_on_is_not_given_away_twice():
+    """Its cores may become fewer at any time; a job without a wish keeps a thousandth."""
+    cluster = Cluster(Equal(), 1, 1, cores=(1,), bounds={0: (1, 2)})
+    given = cluster.decide(j0=on_node(0, 0b1), j1=on_node(0, 0b10))
+    assert sum(given.values()) <= 1000
+    assert min(given.values()) >= 1
