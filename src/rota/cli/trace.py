@@ -155,7 +155,20 @@ def window(
     if rebase:
         zero_s = kept[0].submit_s
         kept = [spec._replace(submit_s=spec.submit_s - zero_s) for spec in kept]
-    write(Trace(kept, whole.name), out, to)
+    write(_without_others(Trace(kept, whole.name)), out, to)
+
+
+def _without_others(jobs: Trace) -> Trace:
+    """The jobs without their dependencies on jobs outside of the trace, which is said."""
+    ids = {spec.job_id for spec in jobs}
+    found, dropped = [], 0
+    for spec in jobs:
+        inside = tuple(each for each in spec.depends_on if each.job_id in ids)
+        dropped += len(spec.depends_on) - len(inside)
+        found.append(spec._replace(depends_on=inside))
+    if dropped:
+        click.echo(f"dependencies left out, on jobs outside of the window: {dropped:,}", err=True)
+    return jobs.with_jobs(found)
 
 
 def _read(file: str, format_: str, strict: bool, unit: str, quiet: bool = False) -> Trace:

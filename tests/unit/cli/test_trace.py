@@ -193,3 +193,12 @@ def _parquet_with_a_line_end(path):
 
     columns = {"job_id": ["a\nb"], "submit_s": [0.0], "duration_s": [1.0], "num_gpus": [1]}
     write_table(pyarrow.table(columns), path)
+
+
+def test_a_window_leaves_out_dependencies_on_jobs_outside_of_it_and_says_so(rota, tmp_path):
+    whole = tmp_path / "whole.csv"
+    rows = "a,0,60,1,\nb,10,60,1,a\nc,20,60,1,a;b\n"
+    whole.write_text(f"job_id,submit_s,duration_s,num_gpus,depends_on\n{rows}")
+    _, out, err = rota("window", whole, "-", "--start", "5")
+    assert out.decode().splitlines()[1:] == ["b,10,60,1,", "c,20,60,1,b"]
+    assert "dependencies left out, on jobs outside of the window: 2" in err

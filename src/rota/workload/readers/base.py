@@ -111,7 +111,11 @@ class Report:
         """
         with suppress(TraceError):
             start_s = moment("start", start) if isinstance(start, str) else start
-            self.waited_s[job_id] = max(0.0, start_s - submit_s)
+            self.waited(job_id, start_s - submit_s)
+
+    def waited(self, job_id: str, seconds: float) -> None:
+        """Keep how long a job waited in all; less than nothing is no wait."""
+        self.waited_s[job_id] = max(0.0, seconds)
 
     def note(self, sentence: str) -> None:
         """Add a sentence to the notes, once."""

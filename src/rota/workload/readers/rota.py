@@ -1,6 +1,6 @@
 """Rota's own traces: CSV or Parquet with the columns of `rota.workload.trace.COLUMNS`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from math import inf
 from sys import intern
@@ -17,6 +17,7 @@ from rota.model.job import (
     Share,
 )
 from rota.workload.readers.base import (
+    SHOWN,
     Report,
     Source,
     Table,
@@ -27,7 +28,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
+from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED, Trace
 
 TEXTS = ("vc", "user", "model")
 NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
@@ -61,7 +62,45 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
             given["share"] = given.get("share", Share(FOREGROUND))._replace(weight=weight)
         return spec._replace(**given) if given else spec
 
-    return jobs(rows.rows, make, report)
+    if "depends_on" not in rows.at:
+        return jobs(rows.rows, make, report)
+    line_of: dict[str, int] = {}
+
+    def numbered() -> Iterator[tuple[int, Sequence[str]]]:
+        for line, row in rows.rows:
+            line_of.setdefault(get_id(row), line)
+            yield line, row
+
+    return _in_order(list(jobs(numbered(), make, report)), line_of, report)
+
+
+def _in_order(
+    specs: Iterable[JobSpec], line_of: Mapping[str, int], report: Report
+) -> Iterator[JobSpec]:
+    """The jobs that depend on jobs before them alone; others are rejected."""
+    in_order = Trace(specs).jobs
+    place = {spec.job_id: at for at, spec in enumerate(in_order)}
+    kept = set()
+    for at, spec in enumerate(in_order):
+        for other, _ in spec.depends_on:
+            if other in kept:
+                continue
+            line = line_of.get(other)
+            if line is None:
+                why = "no job of this file has that id"
+            elif place.get(other, -1) < at:
+                why = f"that job is left out: see line {line}"
+            else:
+                at_s = in_order[place[other]].submit_s
+                why = (
+                    f"that job, of line {line}, arrives at {at_s:g} s, not before this one; give "
+                    "this one a later submit_s"
+                )
+            report.reject(line_of[spec.job_id], f"depends_on is {other[:SHOWN]!r}; {why}")
+            break
+        else:
+            kept.add(spec.job_id)
+            yield spec
 
 
 def _value(column: str, text: str) -> Any:

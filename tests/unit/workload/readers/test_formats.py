@@ -288,6 +288,89 @@ def test_slurm_rows_that_are_no_finished_gpu_job_are_counted(write):
     ]
 
 
+HEADER = "JobID|User|JobName|State|Submit|Start|Elapsed|Timelimit|AllocTRES|ReqTRES\n"
+
+
+def run(job, state, submit, start, elapsed, gpus=2, limit="02:00:00", user="ada", name="gan"):
+    """A row of sacct; times are hours and minutes of one day."""
+    submit, start = (t if t == "Unknown" else f"2026-03-02T{t}:00" for t in (submit, start))
+    tres = f"gres/gpu={gpus}" if gpus else ""
+    return f"{job}|{user}|{name}|{state}|{submit}|{start}|{elapsed}:00|{limit}|{tres}|\n"
+
+
+FIRST = run("7", "REQUEUED", "08:00", "08:10", "01:00")
+SECOND = run("7", "PREEMPTED", "09:20", "09:30", "00:30")
+LAST = run("7", "COMPLETED", "10:10", "10:20", "00:40")
+PUT_TOGETHER = "jobs that were requeued or resized, with the time of all their runs: 1"
+NO_END = "jobs left out that had not ended: 1"
+
+
+@pytest.mark.parametrize(
+    ("rows", "found", "waited_s", "notes"),
+    [
+        # Three runs of 130 minutes from 08:00 to 11:00: 50 minutes without GPUs.
+        ([FIRST, SECOND, LAST], (7800, 2, 21600), 3000, [PUT_TOGETHER]),
+        ([LAST, FIRST, SECOND], (7800, 2, 21600), 3000, [PUT_TOGETHER]),
+        ([FIRST], (3600, 2, 7200), 600, []),
+        ([FIRST, FIRST, SECOND], (5400, 2, 14400), 1800, ["a run again: 1", PUT_TOGETHER]),
+        ([FIRST, run("7", "NODE_FAIL", "09:10", "09:10", "00:10")], (4200, 2, 14400), 600, None),
+        # It was taken away again before it had begun anew.
+        (
+            [FIRST, run("7", "CANCELLED by 5", "09:20", "Unknown", "00:00")],
+            (3600, 2, 7200),
+            600,
+            [],
+        ),
+        ([FIRST, run("7", "FAILED", "09:10", "09:20", "00:00")], (3600, 2, 14400), 1200, None),
+        # Resized from 2 GPUs to 4 after an hour: 4 GPU hours.
+        (
+            [
+                run("7", "RESIZING", "08:00", "08:00", "01:00"),
+                run("7", "COMPLETED", "08:00", "09:00", "00:30", gpus=4),
+            ],
+            (3600, 4, 14400),
+            1800,
+            [PUT_TOGETHER, "with several numbers of GPUs: the last, for the same GPU time: 1"],
+        ),
+        (
+            [FIRST, run("7", "FAILED", "09:20", "09:20", "00:10", limit="UNLIMITED")],
+            (4200, 2, None),
+            1200,
+            None,
+        ),
+        ([FIRST, run("7", "PENDING", "09:20", "Unknown", "00:00")], None, None, [NO_END]),
+        ([FIRST, run("7", "RUNNING", "09:20", "09:30", "00:30")], None, None, [NO_END]),
+        ([run("7", "RESIZING", "08:00", "08:00", "01:00")], None, None, [NO_END]),
+        ([run("7", "REQUEUED", "08:00", "Unknown", "00:00")], None, None, ["never started: 1"]),
+        ([run("7", "REQUEUED", "08:00", "08:00", "01:00", gpus=0)], None, None, ["CPU jobs left"]),
+        # Elements of an array, and parts of a heterogeneous job.
+        ([FIRST, run("7_1", "FAILED", "08:00", "08:10", "01:00")], (3600, 2, 7200), 600, []),
+        ([FIRST, run("7+1", "FAILED", "08:00", "08:10", "01:00")], (3600, 2, 7200), 600, []),
+        ([FIRST, run("7.batch", "FAILED", "08:00", "08:10", "01:00")], (3600, 2, 7200), 600, None),
+    ],
+)
+def test_runs_of_a_requeued_job_are_one_job_of_slurm(write, rows, found, waited_s, notes):
+    other = run("1", "COMPLETED", "07:00", "07:00", "00:10", name="other")
+    trace = read_trace(write(HEADER + other + "".join(rows)), strict=True)
+    jobs = {spec.job_id: spec for spec in trace}
+    spec = jobs.get("7")
+    assert (spec and (spec.duration_s, spec.num_gpus, spec.time_limit_s)) == found
+    assert trace.waited_s.get("7") == waited_s
+    assert spec is None or spec.submit_s == 3600  # from the first submission
+    if notes is not None:
+        assert len(trace.notes) == 1 + len(notes)
+        assert all(note in told for note, told in zip(notes, trace.notes[1:], strict=True))
+
+
+def test_a_job_of_slurm_with_the_id_of_another_users_is_rejected(write):
+    reset = run("7", "COMPLETED", "10:00", "10:00", "00:10", user="bo")
+    trace = read_trace(write(HEADER + FIRST + reset))
+    assert [spec.user for spec in trace] == ["ada"]
+    assert trace.rejected == [
+        (3, "job_id is '7'; line 2 has the same, of another user or name; ids must be unique")
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

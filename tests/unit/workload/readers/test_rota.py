@@ -340,6 +340,32 @@ def test_a_dependency_that_cannot_be_is_rejected(write):
     assert "succeeded, failed, ended" in trace.rejected[0][1]
 
 
+@pytest.mark.parametrize(
+    ("rows", "kept", "line", "why"),
+    [
+        ("a,0,60,1,b\nb,5,60,1,\nc,9,60,1,b\n", "bc", 2, "line 3, arrives at 5 s, not before"),
+        ("a,0,60,1,b\nb,0,60,1,\n", "b", 2, "give this one a later submit_s"),
+        ("a,0,60,1,a\nb,0,60,1,\n", "b", 2, "line 2, arrives at 0 s"),
+        ("a,0,60,1,\nb,0,60,1,x\n", "a", 3, "'x'; no job of this file has that id"),
+        ("a,0,60,x,\nb,0,60,1,a\nc,0,60,1,\n", "c", 3, "left out: see line 2"),
+        ("a,0,60,1,d\nb,1,60,1,a\nc,2,60,1,b\nd,3,60,1,\n", "d", 4, "left out: see line 3"),
+    ],
+)
+def test_a_job_that_depends_on_none_before_it_is_rejected_by_its_line(write, rows, kept, line, why):
+    file = write(f"{OURS},depends_on\n{rows}")
+    trace = read_trace(file)
+    assert "".join(spec.job_id for spec in trace) == kept
+    assert why in dict(trace.rejected)[line]
+    with pytest.raises(TraceError, match=r", line \d+: "):
+        read_trace(file, strict=True)
+
+
+def test_a_row_may_depend_on_a_later_row_whose_job_arrives_before_it(write):
+    trace = read_trace(write(f"{OURS},depends_on\na,5,60,1,b\nb,0,60,1,\n"))
+    assert [spec.job_id for spec in trace] == ["b", "a"]
+    assert not trace.num_rejected
+
+
 def test_shares_are_read_and_written_back(write, tmp_path):
     trace = read_trace(
         write(f"{OURS},share\na,0,60,4,foreground=1.05\nb,0,60,1,background\nc,0,60,2,foreground\n")
