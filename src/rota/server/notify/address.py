@@ -4,9 +4,41 @@ import asyncio
 import socket
 import threading
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+# IANA's special-purpose registries, and not Python's own view of them, which changes with its
+# version. The few addresses in these ranges that are reached worldwide serve protocols, not hooks.
+_NOT_PUBLIC = tuple(
+    IPv4Network(each)
+    for each in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # of providers, and of many clusters and VPNs
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "240.0.0.0/4",
+    )
+)
+# All else is loopback, link-local, site-local, unique-local, or translated to an IPv4 address of
+# the local network's choice (64:ff9b:1::/48).
+_PUBLIC_V6 = IPv6Network("2000::/3")
+_NOT_PUBLIC_V6 = tuple(
+    IPv6Network(each)
+    for each in (
+        "2001::/23",  # of protocols; Teredo, which leads through its client's own network
+        "2001:db8::/32",
+        "3fff::/20",
+    )
+)
 
 Address = IPv4Address | IPv6Address
 
@@ -16,11 +48,18 @@ def refusal(text: str, *, allows_private: bool, encrypted: bool) -> str | None:
     address = _innermost(ip_address(text.partition("%")[0]))
     if address.is_multicast or address.is_unspecified:
         return f"{address} is no address of one machine"
-    if address.is_global:
+    if _is_public(address):
         return None if encrypted else f"{address} is a public address, and http is not encrypted"
     if allows_private:
         return None
     return f"{address} is loopback, private or link-local, which --allow-private allows"
+
+
+def _is_public(address: Address) -> bool:
+    """True for an address that is reached from anywhere."""
+    if isinstance(address, IPv4Address):
+        return not any(address in each for each in _NOT_PUBLIC)
+    return address in _PUBLIC_V6 and not any(address in each for each in _NOT_PUBLIC_V6)
 
 
 def _innermost(address: Address) -> Address:

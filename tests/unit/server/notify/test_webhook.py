@@ -42,6 +42,24 @@ def send(hook):
         "::ffff:169.254.169.254",
         "64:ff9b::169.254.169.254",
         "2002:7f00:1::",
+        "64:ff9b::10.0.0.1",
+        "64:ff9b:1::1",  # an IPv4 address of the local network's choice
+        "64:ff9b:1:ffff::1.1.1.1",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "fec0::1",
+        "100::1",
+        "5f00::1",
+        "2001::1",  # Teredo
+        "2001:db8::1",
+        "3fff::1",
+        "0.0.0.1",
+        "192.0.0.8",
+        "192.0.0.170",
+        "192.88.99.1",
+        "198.18.0.1",
+        "203.0.113.1",
+        "240.0.0.1",
     ],
 )
 def test_a_private_address_is_refused_unless_it_was_allowed(address):
@@ -54,7 +72,9 @@ def test_what_is_no_address_of_one_machine_is_always_refused(address):
     assert "no address of one machine" in refusal(address, allows_private=True, encrypted=True)
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::1.1.1.1"])
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::1.1.1.1", "2002:101:101::1"]
+)
 def test_a_public_address_needs_encryption(address):
     assert refusal(address, allows_private=False, encrypted=True) is None
     assert "not encrypted" in refusal(address, allows_private=True, encrypted=False)
