@@ -5,6 +5,7 @@ one, and what holds of the one before is looked at whatever its number is.
 """
 
 import contextlib
+import shutil
 
 import pytest
 from tests.process.conftest import until
@@ -145,4 +146,26 @@ def test_jobs_of_a_machine_that_is_removed_start_elsewhere_once_its_lease_is_ove
         until(lambda: not lab.node(name).get("alive"), "it is removed")
     until_left(first)
     assert first.exit_code() == 5
+    job.ends()
+
+
+def test_a_machine_with_a_copied_folder_waits_until_the_lease_of_the_first_is_over(
+    lab, pair, spare
+):
+    job, first, _, attempt = begun(lab, [*pair, spare])
+    name = first.host.name
+    twin = lab.machine(f"twin-of-{name}")
+    shutil.copytree(first.folder.path, twin.folder.path, ignore=shutil.ignore_patterns("*.lock"))
+    twin.run("agent", "--node", name, "--gpus", "1")
+    until(lambda: f"another agent of {name} is connected" in twin.log, "it is refused")
+    with first.host.cut():
+        until(lambda: f"{name} is another machine" in twin.log, "it waits")
+        assert lab.node(name)["claimed_by"] == twin.host.address
+        assert f"claimed by {twin.host.address}" in lab.head.rota("nodes")[1]
+        assert job.now["attempt"] == attempt
+        job.until_begun_again(attempt)
+        assert first.is_stopped()
+        twin.end()
+    until_left(first)
+    lab.until_connected(name, first)
     job.ends()

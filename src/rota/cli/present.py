@@ -382,6 +382,8 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
             state = closed if state == "up" else f"{state}, {closed}"
         if (leaves_s := node.get("leaves_s")) is not None and node.get("closed") != "draining":
             state += f", leaves at {clock(leaves_s)}"
+        if node.get("claimed_by"):
+            state += f", claimed by {node['claimed_by']}"
         kind = node.get("gpu_type") or "-"
         devices = (node["num_gpus"], free, node_cores_text(node))
         cells = [node["name"], node["kind"], kind, *devices, state, who or "-"]

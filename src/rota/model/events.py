@@ -22,6 +22,7 @@ class NodeJoined(NamedTuple):
 
     ``address`` is where its agent calls from, "" if from the controller's machine, and ``build``
     the versions of the agent's program. For ``reach`` see :class:`rota.model.cluster.Node`.
+    ``machine`` and ``boot_id`` identify a machine that has joined, and this life of it.
     """
 
     at_s: float
@@ -37,6 +38,8 @@ class NodeJoined(NamedTuple):
     address: str = ""
     build: str = ""
     reach: str = ""
+    machine: str = ""
+    boot_id: str = ""
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:

@@ -114,6 +114,8 @@ def every_event() -> list[Event]:
             "10.0.0.7",
             "rota 1.2",
             "10.0.0.7",
+            "0123456789abcdef",
+            "5d1e2c6a-0000-4000-8000-000000000001",
         ),
         NodeCpusChanged(0.255, "there", 12_000),
         NodeDeadlineChanged(0.257, "there", 1e9 + 0.2),

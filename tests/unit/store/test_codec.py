@@ -134,6 +134,8 @@ STRATEGIES = {
     "address": words,
     "build": words,
     "reach": words,
+    "machine": words,
+    "boot_id": words,
     "island": rows,
     "memory_gb": seconds,
     "host_memory_gb": seconds,

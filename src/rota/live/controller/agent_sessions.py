@@ -11,13 +11,14 @@ from typing import Protocol
 
 from rota import __version__
 from rota.errors import AgentError
+from rota.folder import MEMBERSHIP
 from rota.live.controller.dispatch import command_message, node_of
 from rota.live.controller.gangs import Gangs
 from rota.live.controller.journal import Journal
-from rota.live.controller.leases import SILENT_S, Leases
+from rota.live.controller.leases import MARGIN_S, SILENT_S, Leases
 from rota.live.controller.outboxes import Outbox, process_of
 from rota.live.controller.questions import Questions
-from rota.live.controller.record import Host, Record
+from rota.live.controller.record import CLAIM_S, Claim, Host, Record
 from rota.live.controller.recovery import (
     NODE_CHANGED,
     RETRY_S,
@@ -66,6 +67,10 @@ from rota.model.job import JobState
 from rota.store.members import Members
 
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
+IF_COPIED = (
+    f"If its folder is a copy of that machine's, remove {MEMBERSHIP} in it, and join with a new "
+    "line of `rota node invite` under another name"
+)
 SPANS = 2  # since this version of their messages agents have gangs over several nodes
 
 log = logging.getLogger("rota.controller")
@@ -127,7 +132,7 @@ class AgentSessions:
         self._num_connections += 1
         number = self._num_connections
         try:
-            hello, curves = await self._hear_hello(channel, member)
+            hello, curves = await self._hear_hello(channel, member, address)
             self._check_latest(hello["node"], number)
         except AgentError as error:
             await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
@@ -153,7 +158,9 @@ class AgentSessions:
             self._outboxes.close(node, outbox)
             self._questions.left(node)
 
-    async def _hear_hello(self, channel: Channel, member: str) -> tuple[Message, list[Message]]:
+    async def _hear_hello(
+        self, channel: Channel, member: str, address: str
+    ) -> tuple[Message, list[Message]]:
         """Receive an agent's hello, and the curves sent before it. Raises AgentError."""
         curves = []
         while (hello := decode(await channel.receive()))["type"] == "curve":
@@ -171,9 +178,51 @@ class AgentSessions:
             raise AgentError(f"node: {hello['node']} was given up, and its agent is to end")
         node, agent = hello["node"], process_of(hello)
         known = self._outboxes.agents.get(node)
+        is_other = bool(member) and self._is_other_machine(hello)
+        if is_other:
+            self._note_claim(node, address)
         if agent is not None and known is not None and agent != known:
-            raise AgentError(f"node: another agent of {node} is connected; a node has one")
+            copied = f". {IF_COPIED}" if is_other else ""
+            raise AgentError(f"node: another agent of {node} is connected; a node has one{copied}")
+        if is_other:
+            lasts_s = self._leases.lasts_s + MARGIN_S
+            how_long = f"was not heard for {lasts_s:g} s" if lasts_s < math.inf else "is removed"
+            raise AgentError(
+                f"node: {node} is another machine, or this one before it was started anew, whose "
+                f"jobs may run there until it {how_long}; this agent waits. {IF_COPIED}"
+            )
+        if member:
+            await self._end_what_runs_on_other_devices(channel, hello)
         return hello, curves
+
+    async def _end_what_runs_on_other_devices(self, channel: Channel, hello: Message) -> None:
+        """Refuse an agent that offers other devices than before while it has jobs on those.
+
+        It is told to end them; they start anew once it has. Raises AgentError.
+        """
+        if not self._has_changed(hello):
+            return
+        going_on = [each for each in hello["attempts"] if each["type"] in ("alive", "arriving")]
+        for each in going_on:
+            about = {"job_id": each["job_id"], "attempt": each["attempt"]}
+            await channel.send(json.dumps({"type": "kill", **about, "why": NODE_CHANGED}))
+        for each in hello.get("guests", []):
+            about = {"job_id": each["job_id"], "attempt": each["attempt"]}
+            await channel.send(json.dumps({"type": "drop", **about}))
+        if count := len(going_on) + len(hello.get("guests", [])):
+            raise AgentError(
+                f"num_gpus: node {hello['node']} offers other devices than before; its {count} "
+                f"job{'s'[: count != 1]} there end first"
+            )
+
+    def _has_changed(self, hello: Message) -> bool:
+        """True if a node that is there offers other devices than before."""
+        index = self._state.node_index.get(hello["node"])
+        if index is None or not self._state.nodes[index].alive:
+            return False
+        before = self._state.nodes[index]
+        now = hello["num_gpus"], hello["kind"], hello.get("gpu_type", "")
+        return (before.num_gpus, before.kind, before.gpu_type) != now
 
     async def _next_frame(self, channel: Channel, member: str) -> str | bytes:
         """The next frame of an agent. Raises AgentError if one of another machine falls silent."""
@@ -197,6 +246,27 @@ class AgentSessions:
         if not member and node in self._members.names:
             raise AgentError(f"node: {node} is a machine that has joined, and shows its own token")
 
+    def _is_other_machine(self, hello: Message) -> bool:
+        """True if jobs of the node may run on another machine than the one that says hello.
+
+        They may run on the one that had the node last, in the same life of it, until the node is
+        lost. An older agent has not told. Where leases last for ever a new life is taken as well.
+        """
+        node = hello["node"]
+        before = self._record.hosts.get(node)
+        if before is None or not before.machine or self._is_lost(node):
+            return False
+        lives_on = hello.get("boot_id", "") == before.boot_id or self._leases.lasts_s == math.inf
+        return not (lives_on and hello.get("machine", "") == before.machine)
+
+    def _note_claim(self, node: str, address: str) -> None:
+        """Take note of another machine that says it is a node, and tell of it once."""
+        now_s, last = self._record.now_s(), self._record.claims.get(node)
+        self._record.claims[node] = Claim(address, now_s)
+        if last is None or last.address != address or now_s - last.at_s >= CLAIM_S:
+            notice.warning("node %s: another machine, at %s, says that it is this node; it waits "
+                           "until the node is lost", node, address)  # fmt: skip
+
     def _check_latest(self, node: str, number: int) -> None:
         """Refuse a hello that arrives after that of a later connection. Raises AgentError.
 
@@ -216,22 +286,21 @@ class AgentSessions:
         state, now_s, node = self._state, self._record.now_s(), hello["node"]
         known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
         reach = address or self.own_reach if hello.get("wire", 1) >= SPANS else ""
-        if known is not None and state.nodes[known].alive:
-            before = state.nodes[known]
-            same = (before.num_gpus, before.kind, before.gpu_type)
-            if same != (hello["num_gpus"], hello["kind"], gpu_type):
-                self._journal.lose_node(node, now_s, NODE_CHANGED)
+        machine = hello.get("machine", ""), hello.get("boot_id", "")
+        if self._has_changed(hello):
+            self._journal.lose_node(node, now_s, NODE_CHANGED)
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))
             place = address, hello.get("build", ""), reach
-            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place))
+            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place, *machine))
         elif hello.get("millicores", had := state.nodes[known].millicores) != had:
             self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
         if state.node_index[node] in state.unreachable:
             self._journal.note(NodeReachable(now_s, node))
         self._record.heard_s[node] = now_s
-        self._record.hosts[node] = Host(address, hello.get("build", ""), reach)
+        self._record.claims.pop(node, None)
+        self._record.hosts[node] = Host(address, hello.get("build", ""), reach, *machine)
         self._record.held_by[node] = hello.get("held_by") or NOT_HELD
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:

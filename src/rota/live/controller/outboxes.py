@@ -5,13 +5,16 @@ import asyncio
 from rota.live.wire import Message
 
 Outbox = asyncio.Queue[Message | bytes]
-Process = tuple[str, int, str]  # an agent's id, the number of its start, its machine's boot
+# An agent's id, the number of its start, its machine's boot, and the machine.
+Process = tuple[str, int, str, str]
 
 
 def process_of(hello: Message) -> Process | None:
     """The agent's process that says hello; None if it does not tell."""
     agent = hello.get("agent")
-    return None if agent is None else (agent, hello.get("start", 0), hello.get("boot_id", ""))
+    if agent is None:
+        return None
+    return agent, hello.get("start", 0), hello.get("boot_id", ""), hello.get("machine", "")
 
 
 class Outboxes:

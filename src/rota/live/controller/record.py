@@ -42,15 +42,28 @@ from rota.store.events import EventStore
 # Is given the state before the log is read, and returns what is to be told of every event applied.
 Watcher = Callable[[ClusterState], Callable[[Event], None]]
 
+CLAIM_S = 30.0  # a claim that was not made again for so long counts no longer
 RECENT = 1000  # jobs whose names an unknown one is compared with
 
 
 class Host(NamedTuple):
-    """Where a node's agent calls from, "" if from this machine, and the versions of its program."""
+    """Where a node's agent calls from, "" if from this machine, and the versions of its program.
+
+    ``machine`` and ``boot_id`` identify its machine and this life of it, "" if it does not tell.
+    """
 
     address: str
     build: str
     reach: str = ""  # see rota.model.cluster.Node
+    machine: str = ""
+    boot_id: str = ""
+
+
+class Claim(NamedTuple):
+    """Another machine says that it is a node: where it calls from, and when it did so last."""
+
+    address: str
+    at_s: float
 
 
 class Noting(Protocol):
@@ -99,6 +112,7 @@ class Record:
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
         self.hosts: dict[str, Host] = {}  # by node: as its agent last said hello
+        self.claims: dict[str, Claim] = {}  # by node: that of another machine, which was refused
         self.vitals: dict[str, Message] = {}  # by node: what its agent has told last of its use
         # By row: variables that a job's processes get besides its own, which come first.
         self.environment: Callable[[int], dict[str, str]] = lambda row: {}
@@ -175,7 +189,8 @@ class Record:
         elif isinstance(event, NodeClosed):
             self._closed_by[event.name] = event.user
         elif isinstance(event, NodeJoined):
-            self.hosts[event.name] = Host(event.address, event.build, event.reach)
+            machine = event.machine, event.boot_id
+            self.hosts[event.name] = Host(event.address, event.build, event.reach, *machine)
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
@@ -316,6 +331,7 @@ class Record:
                 "address": self.hosts[node.name].address or None,
                 "build": self.hosts[node.name].build or None,
                 "silent_s": self._silent_s(node.name, now_s),
+                "claimed_by": self._claimed_by(node.name, now_s),
                 "unreachable": index in self.state.unreachable,
                 "lost_at_s": self.state.unreachable.get(index),
                 "jobs": [ids[0] if ids else None for ids in held_by],
@@ -334,6 +350,11 @@ class Record:
         """How long a machine that has joined has not been heard; None if it never was."""
         heard_s = self.heard_s.get(node)
         return now_s - heard_s if heard_s is not None and self.hosts[node].address else None
+
+    def _claimed_by(self, node: str, now_s: float) -> str | None:
+        """The address of another machine that says it is this node, and is refused."""
+        claim = self.claims.get(node)
+        return claim.address if claim is not None and now_s - claim.at_s < CLAIM_S else None
 
     def _closing(self, index: int, *, is_empty: bool) -> dict[str, Any]:
         """The node's closing, if it is closed, and the time by which its jobs must have left."""

@@ -394,6 +394,7 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     agent: Name | None = None  # identifies the agent,
     start: Count = 0  # its process by the number of its start
     boot_id: Name = ""  # and by the life of its machine
+    machine: Name = ""  # and by the machine, with the folder that the agent has there
     build: Name = ""  # the versions of its program
     wire: Count = 1  # the version of these messages
     data_port: Annotated[int, Meta(ge=1, le=65535)] | None = None  # where it hands pieces out

@@ -56,8 +56,9 @@ class Agent:
     def says(self, **message):
         self._sent.put_nowait(json.dumps(message))
 
-    def hello(self, attempts=()):
+    def hello(self, attempts=(), **more):
         about = {"node": self._node, "num_gpus": 1, "kind": "cpu", "attempts": list(attempts)}
+        about |= more
         self.says(type="hello", asked_s=clock.boottime_s(), wire=VERSION, **about)
 
     async def beat(self):
@@ -116,13 +117,16 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-async def running(controller):
-    """A job on machine a, and the agents of it and of machine b, which is idle."""
+async def running(controller, **more):
+    """A job on machine a, and the agents of it and of machine b, which is idle.
+
+    The agent of a says ``more`` with its hello.
+    """
     names = ("a", "b")
     for name in names:
         controller.node_api.join(controller.node_api.invite()[0], name)
     agents = [Agent(controller, name) for name in names]
-    agents[0].hello()
+    agents[0].hello(**more)
     await agents[0].hears("lease")
     request = parse_job({"run": "true"}, workdir="/")
     await controller.jobs.submit(request, user="me", key=None, body_hash="x")
