@@ -126,10 +126,13 @@ class Folder:
         """Output and errors of one rank."""
         return self.attempt(node, job_id, attempt) / f"rank{rank}.log"
 
-    def socket(self, name: str) -> Path:
-        """A short path for a Unix socket, in a folder that only this user can enter.
+    def socket(self, node: str) -> Path:
+        """The socket of a node's agent; its path may be longer than an address has room for."""
+        return self.node(node) / "agent.sock"
 
-        Socket paths are limited to about 100 characters, so it is not inside the state folder.
+    def outside_socket(self, name: str) -> Path:
+        """A path for another one, in a folder outside of the state folder for this user alone.
+
         Raises InputError if that folder can't be, because somebody else owns it, for example.
         """
         return self._own_folder_in(_base_of_sockets()) / f"{name}.sock"

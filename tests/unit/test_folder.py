@@ -66,18 +66,18 @@ def test_a_folder_that_can_not_be_used_is_told_in_a_line_with_the_fix(tmp_path, 
 
 
 def test_sockets_are_in_a_folder_that_only_their_owner_can_enter(tmp_path, sockets):
-    socket = Folder(tmp_path).socket("here")
+    socket = Folder(tmp_path).outside_socket("here")
     assert socket.parent.parent == sockets
     assert mode(socket.parent) == 0o700
     socket.parent.chmod(0o777)
-    assert Folder(tmp_path).socket("here") == socket
+    assert Folder(tmp_path).outside_socket("here") == socket
     assert mode(socket.parent) == 0o700
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "of somebody else"])
 def test_what_stands_where_sockets_are_to_be_is_told(tmp_path, sockets, kind):
     folder = Folder(tmp_path)
-    place = folder.socket("here").parent
+    place = folder.outside_socket("here").parent
     shutil.rmtree(place)
     why = "something else is there"
     if kind == "file":
@@ -91,7 +91,7 @@ def test_what_stands_where_sockets_are_to_be_is_told(tmp_path, sockets, kind):
     else:
         place.symlink_to(tmp_path if kind == "link" else tmp_path / "nowhere")
     with pytest.raises(InputError) as error:
-        folder.socket("here")
+        folder.outside_socket("here")
     assert f"{place} can't be the folder for the sockets" in str(error.value)
     assert why in str(error.value)
     assert "XDG_RUNTIME_DIR" in str(error.value)
@@ -100,9 +100,10 @@ def test_what_stands_where_sockets_are_to_be_is_told(tmp_path, sockets, kind):
 def test_a_runtime_folder_that_is_not_there_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="No such file or directory"):
-        Folder(tmp_path).socket("here")
+        Folder(tmp_path).outside_socket("here")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert Folder(tmp_path).socket("here").parent.parent == type(tmp_path)(tempfile.gettempdir())
+    place = Folder(tmp_path).outside_socket("here").parent
+    assert place.parent == type(tmp_path)(tempfile.gettempdir())
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def homes(tmp_path, monkeypatch, sockets):
 
 def outside_of(folder):
     """What it has outside of the state folder: with a socket, and the state of a job."""
-    socket, arenas = folder.socket("node0"), folder.arenas("node0")
+    socket, arenas = folder.outside_socket("node0"), folder.arenas("node0")
     socket.touch()
     (arenas / "1-1-0.arena").write_bytes(b"state")
     return {socket.parent, arenas.parent}
@@ -185,7 +186,7 @@ def test_who_leaves_takes_the_empty_folders_alone_and_only_if_nobody_holds_them(
     held = folder.hold()
     folder.leave()
     assert all(place.exists() for place in places)
-    folder.socket("node0").unlink()
+    folder.outside_socket("node0").unlink()
     shutil.rmtree(folder.arenas("node0"))
     folder.leave()
     assert all(place.exists() for place in places)
@@ -198,7 +199,7 @@ def test_who_leaves_last_takes_the_sockets_of_agents_that_were_killed(homes):
     folder = homes("home")
     sockets, _ = outside_of(folder)
     other = folder.hold()
-    dead = folder.socket("dead")
+    dead = folder.outside_socket("dead")
     dead.touch()
     shutil.rmtree(folder.arenas("node0"))
     folder.leave()

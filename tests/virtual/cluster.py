@@ -708,6 +708,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (agent_module, "CURVES_EVERY_S", 60.0),
             (agent_module, "LOOK_AT_FOLDER_S", 60.0),
             (agent_module, "LOOK_AT_ISLAND_S", 60.0),
+            (agent_module, "LOOK_OUTSIDE_S", 60.0),
             (agent_module, "LOOK_AT_CPUS_S", 60.0),
             (agent_module, "remove_homeless", list),
             (agent_module, "interface_of", _interface_of),

@@ -44,6 +44,7 @@ from rota.flow.page import (
     Page,
 )
 from rota.flow.program import Call, Choose, Lies, Trace, extra_bytes, lowered
+from rota.live.wire.unixpath import short
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +78,8 @@ class Client:
         self._host = socket.socket(socket.AF_UNIX)
         self._host.settimeout(ANSWERS_S)
         try:
-            self._host.connect(str(folder / SOCKET))
+            with short(folder / SOCKET) as path:
+                self._host.connect(path)
             wanted = devices if isinstance(devices, int) else list(devices)
             hello = wire.Hello(name, wanted, weight, memory_bytes, op_timeout_s, key)
             self._host.sendall(wire.encoded(hello))

@@ -58,6 +58,7 @@ from rota.flow.standing import IN_ORDER, Standing
 from rota.flow.starting import Starting
 from rota.live.wire import island as asked
 from rota.live.wire.island import Runs, Seen
+from rota.live.wire.unixpath import short
 
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 LOOKS = 8  # for operations that run for too long, in the time that one may last
@@ -93,7 +94,8 @@ class Host:
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
         unheard = folder / f"{SOCKET}.new"  # who finds the other name can connect
-        self._door.bind(str(unheard))
+        with short(unheard) as path:
+            self._door.bind(path)
         self._door.listen(MOST_AT_ONCE)
         unheard.rename(folder / SOCKET)
         self._selector = selectors.DefaultSelector()

@@ -17,6 +17,7 @@ from rota.errors import FlowError, InputError
 from rota.flow import wire
 from rota.live.wire import island
 from rota.live.wire.island import CONTROL, Called, Done, Lines, Seen, ToIsland, line_of
+from rota.live.wire.unixpath import short
 
 MOST_ASKERS = 8  # connections at once; the oldest that has asked for nothing makes room
 
@@ -97,7 +98,8 @@ class Seats:
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX)
         self._door.setblocking(False)
-        self._door.bind(str(folder / CONTROL))
+        with short(folder / CONTROL) as path:
+            self._door.bind(path)
         self._door.listen()
         watch(self._door.fileno(), self._welcome)
 

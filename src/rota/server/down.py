@@ -248,8 +248,9 @@ def _tidy(folder: Folder) -> None:
         if groups is not None:
             groups.close()
         with contextlib.suppress(InputError, OSError):  # the files are elsewhere
-            socket, arenas = folder.socket(node.name), folder.arenas(node.name)
-            socket.unlink(missing_ok=True)
+            for socket in (folder.socket(node.name), folder.outside_socket(node.name)):
+                socket.unlink(missing_ok=True)
+            arenas = folder.arenas(node.name)
             shutil.rmtree(arenas, ignore_errors=True)
             shutil.rmtree(folder.island(node.name), ignore_errors=True)
     folder.leave()

@@ -8,6 +8,7 @@ import time
 
 from rota.errors import AgentError
 from rota.live.wire import Message, encode, split
+from rota.live.wire.unixpath import short
 
 RECONNECT_EVERY_S = 0.5
 
@@ -48,7 +49,8 @@ class Link:
         self._retry_at = now + RECONNECT_EVERY_S
         link = socket.socket(socket.AF_UNIX)
         try:
-            link.connect(self._path)
+            with short(self._path) as path:
+                link.connect(path)
             link.sendall(encode(self._hello))
         except OSError:
             link.close()

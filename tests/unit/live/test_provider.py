@@ -102,11 +102,10 @@ def test_an_agent_that_can_not_go_on_is_told_once_to_whoever_started_the_cluster
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = Folder(tmp_path / "home").create()
     provider = LocalProvider(folder, [LocalNode("box", 1)])
-    place = folder.socket("box").parent
+    place = folder.outside_socket("box").parent
     shutil.rmtree(place)
     place.touch()
-    with pytest.raises(InputError, match="can't be the folder for the sockets"):
-        asyncio.run(provider.start())
+    folder.socket("box").mkdir(parents=True)
 
     class Words(logging.Handler):
         """What is logged, until it has been ``wanted`` times."""
@@ -132,9 +131,11 @@ def test_an_agent_that_can_not_go_on_is_told_once_to_whoever_started_the_cluster
     asyncio.run(watch())
     (error,) = provider.errors()
     assert provider.errors() == []
-    why = f"rota agent: {place} can't be the folder for the sockets of this cluster's agents"
+    own = folder.socket("box")
+    why = f"rota agent: there is no place for the socket of this node's agent: {own}: "
     told = "node box: its agent ended, and is started again: "
     assert error.startswith(told + why)
+    assert f"{place} can't be the folder for the sockets of this cluster's agents" in error
     (awaited,) = provider.awaited()
     assert (awaited.name, awaited.why in error) == ("box", True)
 

@@ -35,6 +35,7 @@ from rota.live.agent.cpus import LOOK_EVERY_S as LOOK_AT_CPUS_S
 from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
+from rota.live.agent.door import Door
 from rota.live.agent.endpoint import Endpoint
 from rota.live.agent.filling import Filling, ways_of
 from rota.live.agent.guest import Guest, Guests
@@ -65,7 +66,7 @@ from rota.live.agent.vitals import Vitals
 from rota.live.agent.workdir import OWN, thin
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, VERSION, Message, clock, decode, pack, unpack
+from rota.live.wire import VERSION, Message, clock, decode, pack, unpack
 from rota.live.wire.lease import Lease, lease_file
 from rota.live.wire.messages import from_worker
 from rota.live.wire.peer import peer_of
@@ -81,6 +82,7 @@ VITALS_EVERY_S = 5.0
 BEAT_S = 1.0
 LOOK_AT_FOLDER_S = 0.5
 LOOK_AT_ISLAND_S = 0.5
+LOOK_OUTSIDE_S = 5.0
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 FAREWELL_S = 5.0  # for the controller to record the last ends
 
@@ -140,7 +142,7 @@ class Agent:
         self._world.lease = self._lease
         self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
-        self._socket_path = folder.socket(node)
+        self._door = Door(folder, node, self._serve_worker)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
         self._checkpoints = None
@@ -206,15 +208,10 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until told to shut down, or until there is neither a controller nor a job."""
-        held = self.folder.hold()
+        self._held = self.folder.hold()
         self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
         threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
-        self._socket_path.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(
-            self._serve_worker, self._socket_path, limit=MAX_LINE_BYTES
-        )
-        self._socket_path.chmod(0o600)
-        own_socket = self._socket_path.stat()
+        await self._door.open()
         self._spawn(self._warm_up())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
@@ -232,6 +229,7 @@ class Agent:
         self._spawn(self._tell_curves())
         self._spawn(self._save_again())
         self._spawn(self._watch_folder())
+        self._spawn(self._watch_outside())
         self._spawn(self._watch_cpus())
         self._spawn(self._tell_vitals())
         if self._stays:
@@ -242,7 +240,7 @@ class Agent:
         self._spawn(self._filling.run())
         self._spawn(self._ordering.run())
         await self._ending.wait()
-        server.close()
+        self._door.close()
         self._pieces.close()
         await self._memory.close()
         tasks = [*self._tasks, *(t for each in self.attempts.values() for t in each.tasks)]
@@ -253,12 +251,9 @@ class Agent:
         self._cpus.close()
         await self._zygote.close()
         await self._island.close(ends=not self._is_busy())
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(own_socket, self._socket_path.stat()):  # no other agent's by now
-                self._socket_path.unlink()
         with contextlib.suppress(OSError):
             self._arenas.rmdir()
-        held.close()
+        self._held.close()
         self.folder.leave()
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
@@ -283,6 +278,26 @@ class Agent:
             await asyncio.sleep(LOOK_AT_FOLDER_S)
         log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
         await self._shut_down()
+
+    async def _watch_outside(self) -> None:
+        """Make anew what is removed of the places outside of the state folder, and of the sockets.
+
+        A folder for sockets may be cleaned of what is old, one in host memory be emptied when its
+        user logs out. Attempts whose state was there are lost.
+        """
+        while True:
+            await asyncio.sleep(LOOK_OUTSIDE_S)
+            try:
+                await self._door.look()
+                if not self._arenas.exists():
+                    log.warning("%s was removed: it is made anew", self._arenas)
+                before, self._held = self._held, self.folder.hold()
+                before.close()
+                self._arenas = self.folder.arenas(self.node)
+            except OSError as error:  # no room for a folder: it may be there the next time
+                log.warning("%s: %s", error.filename, error.strerror)
+            for attempt in self.attempts.values():
+                attempt.vacating.look()
 
     async def _watch_cpus(self) -> None:
         """Tell the controller when the node's cores are others, or jobs are held otherwise."""
@@ -814,7 +829,7 @@ class Agent:
     def _requests(
         self, record: Record, folder: Path, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
-        where = (folder, self.devices, str(self._socket_path))
+        where = (folder, self.devices, self._door.path)
         place, memory_bytes = self._cpus.place(record), self._memory_left(record)
         options = {"place": place, "memory_bytes": memory_bytes} | options
         if any(map(is_far, (*gpus, *record.gpus))):

@@ -35,6 +35,7 @@ from rota.live.wire.island import (
     line_of,
 )
 from rota.live.wire.peer import peer_of
+from rota.live.wire.unixpath import short
 
 IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
 LOOK_AGAIN_S = 0.02
@@ -238,7 +239,8 @@ class IslandLink:
     async def _connect(self) -> bool:
         """Find a host, with its seats; False if there is none."""
         try:
-            reader, self._writer = await asyncio.open_unix_connection(self.folder / CONTROL)
+            with short(self.folder / CONTROL) as path:
+                reader, self._writer = await asyncio.open_unix_connection(path)
         except OSError:
             return False
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))

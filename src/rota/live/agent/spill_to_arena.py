@@ -234,6 +234,15 @@ class Vacating:
         except ArenaError as error:
             self._ending.lose(str(error))
 
+    def look(self) -> None:
+        """Lose the attempt if somebody has removed the state that its processes have left."""
+        attempt = self._attempt
+        is_at_rest = attempt.state == State.SUSPENDED and not attempt.is_guest
+        if is_at_rest and not (self._restarting.leaving or self.returning.under_way):
+            gone = next((path for path in attempt.arenas if not path.exists()), None)
+            if gone is not None:
+                self._ending.lose(f"somebody has removed its state, {gone}")
+
     def closed(self) -> None:
         """The attempt has ended: nothing is left of it in arenas."""
         self._written = None

@@ -6,6 +6,7 @@ them may be left out until they are asked for.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -170,11 +171,11 @@ class LocalProvider(Provider):
         return [error for agent in self._agents.values() for error in agent.take_errors()]
 
     async def start(self) -> None:
-        """Begin to watch over the agents. Raises InputError if they can't have their sockets."""
-        for name in self.layout:
-            self._folder.socket(name)
+        """Begin to watch over the agents."""
         for node in former_nodes(self._folder):
             if node.name not in self.layout:  # its agent may have been killed
+                with contextlib.suppress(InputError):  # then there is none
+                    self._folder.outside_socket(node.name).unlink(missing_ok=True)
                 self._folder.socket(node.name).unlink(missing_ok=True)
                 shutil.rmtree(self._folder.arenas(node.name), ignore_errors=True)
         for name in sorted(self._there):

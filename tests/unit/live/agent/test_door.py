@@ -1,0 +1,127 @@
+"""The sockets on which workers find their agent."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from rota.errors import InputError
+from rota.folder import Folder
+from rota.live.agent.door import Door
+from rota.live.wire.unixpath import is_short
+from rota.train.link import Link
+
+
+@pytest.fixture
+def runtime(tmp_path, monkeypatch):
+    place = tmp_path / "run"
+    place.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    return place
+
+
+def folder_in(place):
+    folder = Folder(place)
+    folder.node("here").mkdir(parents=True)
+    return folder
+
+
+async def hears(path, heard):
+    """Let a worker say hello to what listens at a path; True if it was heard."""
+    link = Link(str(path))
+    link.introduce({"type": "hello"})
+    if not await asyncio.to_thread(link.connect):
+        return False
+    await heard.get()
+    link.close()
+    return True
+
+
+def with_door(folder, story):
+    async def main():
+        heard = asyncio.Queue()
+
+        async def serve(reader, writer):
+            heard.put_nowait(await reader.readline())
+            writer.close()
+
+        door = Door(folder, "here", serve)
+        try:
+            await door.open()
+            await story(door, heard)
+        finally:
+            door.close()
+        assert not folder.socket("here").exists()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("length", [10, 116, 250])
+def test_workers_find_their_agent_however_long_paths_are(tmp_path, monkeypatch, length):
+    long = tmp_path / ("x" * length)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    folder = folder_in(long / "home")
+
+    async def story(door, heard):
+        for path in (door.path, folder.socket("here"), folder.outside_socket("here")):
+            assert await hears(path, heard)
+
+    with_door(folder, story)
+
+
+def test_programs_are_given_the_path_that_any_can_connect_to(tmp_path, runtime):
+    folder = folder_in(tmp_path / ("x" * 116))
+
+    async def story(door, heard):
+        assert door.path == str(folder.outside_socket("here"))
+        assert is_short(door.path)
+
+    with_door(folder, story)
+
+
+@pytest.mark.parametrize("gone", ["the runtime folder", "the folder in it", "both sockets"])
+def test_what_is_removed_is_made_anew(tmp_path, runtime, gone):
+    folder = folder_in(tmp_path / "home")
+
+    async def story(door, heard):
+        own, outside = folder.socket("here"), folder.outside_socket("here")
+        if gone == "the runtime folder":
+            shutil.rmtree(runtime)
+            assert await hears(door.path, heard), "jobs do not notice"
+            assert door.path == str(own)
+            await door.look()
+            runtime.mkdir()
+        elif gone == "the folder in it":
+            shutil.rmtree(outside.parent)
+        else:
+            own.unlink()
+            outside.unlink()
+            assert not await hears(own, heard)
+        await door.look()
+        for path in (own, outside):
+            assert await hears(path, heard)
+
+    with_door(folder, story)
+
+
+def test_a_file_system_without_sockets_leaves_the_other_place(tmp_path, runtime):
+    folder = folder_in(tmp_path / "home")
+    folder.socket("here").mkdir()  # nothing can be bound there
+
+    async def story(door, heard):
+        assert door.path == str(folder.outside_socket("here"))
+        assert await hears(door.path, heard)
+        folder.socket("here").rmdir()
+
+    with_door(folder, story)
+
+
+def test_without_any_place_the_agent_says_so_with_paths_and_fix(tmp_path, runtime):
+    folder = folder_in(tmp_path / "home")
+    folder.socket("here").mkdir()
+    runtime.rmdir()
+    with pytest.raises(InputError) as refused:
+        asyncio.run(Door(folder, "here", lambda *_: None).open())
+    for words in (str(folder.socket("here")), str(runtime), "set XDG_RUNTIME_DIR to a folder"):
+        assert words in str(refused.value)
