@@ -20,7 +20,6 @@ from rota.client.client import Client
 from rota.errors import RotaError
 from rota.folder import Folder
 from rota.live.agent import elastic, pausing, pulses
-from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
 from rota.store.codec import decode
 from support import tables
@@ -444,10 +443,8 @@ def node_of(job: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _as_in_clusters() -> Iterator[None]:
-    """Agents in this process, too, load torch for the first job that may need it, and let ranks
-    lag behind: on a busy machine any may."""
+    """Agents in this process, too, let ranks lag behind: on a busy machine any may."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ZygoteLink, "warm_up", ZygoteLink.start)
         patch.setattr(pulses, "LAGS_BELOW", 0.0)
         yield
 

@@ -134,9 +134,9 @@ class LoneAgent:
         number = len(self._agent.attempts) + 1
         processes = "gpu" if flow is None else "flow"
         program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": processes}
-        warm = asyncio.run_coroutine_threadsafe(self._agent._zygote.warm_up(), self._loop)
+        warm = asyncio.run_coroutine_threadsafe(self._agent._zygote.start(), self._loop)
         with contextlib.suppress(AgentError):  # then the answer tells it
-            warm.result()  # however long a busy machine takes to load torch
+            warm.result()  # however long a busy machine takes for that
         return self.command(
             "launch",
             job_id=job_id or str(number),

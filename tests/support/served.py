@@ -91,6 +91,7 @@ class StandInController:
         self.lost_ranks: Counter[int] = Counter()
         self.memory: dict[int, dict[str, Any]] = {}
         self.why_suspended: dict[int, str] = {}
+        self.started: dict[int, str] = {}
         self.life: list[str] = []
         self.members = NoMembers()
         self.awaited_nodes: list[dict[str, Any]] = []

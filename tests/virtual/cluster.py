@@ -726,7 +726,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (Folder, "arenas", arenas),
             (launching, "free_port", partial(next, count(1))),
             (launching, "uses_library", _uses_library),
-            (ZygoteLink, "warm_up", _at_once),
+            (ZygoteLink, "start", _at_once),
             (ZygoteLink, "close", _at_once),
             (ZygoteLink, "fork", fork),
             (Filling, "run", _for_ever),

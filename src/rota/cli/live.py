@@ -20,7 +20,7 @@ from rota.cli.text import stamp
 from rota.cli.verdict import truth
 from rota.cli.watching import Watch
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
-from rota.model.job import BACKGROUND, FLOW
+from rota.model.job import BACKGROUND, FLOW, FRESH
 from rota.model.reason import Reason
 from rota.report.text import printable
 from rota.request.array import ARRAY
@@ -28,6 +28,7 @@ from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (
     PRIORITIES,
     PROCESSES,
+    START,
     SUSPEND,
     JobRequest,
     parse_job,
@@ -117,6 +118,13 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     help="How to take it off its GPUs; restart: SIGTERM, and later anew from its own checkpoint.",
 )
 @click.option("--grace", metavar="T", help="With restart: until SIGKILL; 10s by default.")
+@click.option(
+    "--start",
+    type=click.Choice(START),
+    default=FRESH,
+    show_default=True,
+    help="warm: fork it from a process that has torch loaded, which is no plain `python SCRIPT`.",
+)
 @click.option("--retries", metavar="N", help="How often it starts anew after it has failed.")
 @click.option("--tag", "tags", multiple=True, metavar="LABEL", help="A label of your own.")
 @click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
@@ -166,6 +174,7 @@ def command_request(
     queue: str | None,
     suspend: str,
     grace: str | None,
+    start: str,
     retries: str | None,
     tags: tuple[str, ...],
     time_limit: str | None,
@@ -192,6 +201,7 @@ def command_request(
         "processes": FLOW if flow else processes,
         "suspend": suspend,
         "grace": grace,
+        "start": start,
         "retries": retries,
         "tags": list(tags),
         "time_limit": time_limit,

@@ -257,6 +257,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("workdir", job["workdir"]),
         ("snapshot", job["snapshot"]),
         ("python", job["python"]),
+        ("started", job["started"]),
         ("setup", job["setup"]),
         ("command", job["run"]),
     ]

@@ -315,7 +315,8 @@ class WorkerRegistered(NamedTuple):
 
     If ``movable``, the job can continue on other GPUs; if ``portable``, also on another node.
     ``most_ranks`` is the most ranks that can share the program's batches, 0 if it has not reported
-    any. ``why`` is the reason for its way of suspension.
+    any. ``why`` is the reason for its way of suspension. ``started`` tells how its program was
+    started: forked, or fresh, with the reason if it was to be forked.
     """
 
     at_s: float
@@ -326,6 +327,7 @@ class WorkerRegistered(NamedTuple):
     most_ranks: int = 0
     portable: bool = True
     why: str = ""
+    started: str = ""
 
 
 class ModelReported(NamedTuple):

@@ -7,6 +7,7 @@ from rota.model.sweep import SweepTrial
 
 GRACE_S = 10.0  # unless the job says otherwise
 FLOW = "flow"  # the processes of a flow job
+FRESH, WARM = "fresh", "warm"  # the starts of a program
 JOB_NAME = r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # matches what a job may be called
 
 
@@ -59,6 +60,8 @@ class Program(NamedTuple):
     host_memory_gb: float | None = None  # that it asked for, in 1e9 bytes
     idle_s: float | None = None  # of a flow job: without operations for so long, it is suspended
     snapshot: str = ""  # the digest of the files that it has, each attempt its own, for workdir
+    # FRESH: it is executed; WARM: forked from a process that has torch loaded, where that can be
+    start: str = FRESH
 
 
 class Elastic(NamedTuple):

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from rota.errors import JobFileError
 from rota.model.job import (
     FLOW,
+    FRESH,
     GRACE_S,
     JOB_NAME,
+    WARM,
     Adapt,
     Dependency,
     Elastic,
@@ -42,6 +44,7 @@ from rota.request.values import (
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node", FLOW)
+START = (FRESH, WARM)
 SUSPEND = ("auto", "stop", "cuda-checkpoint", "restart")
 FIELDS = (
     "version",
@@ -57,6 +60,7 @@ FIELDS = (
     "processes",
     "suspend",
     "grace",
+    "start",
     "time_limit",
     "resume_from",
     "retries",
@@ -134,6 +138,7 @@ class JobRequest(NamedTuple):
     idle_s: float | None = None  # a flow job without operations for so long is suspended
     notices: tuple[Notice, ...] = ()  # hooks that are told of what happens to it
     snapshot: bool | str = False  # the digest of that of workdir; True: it has yet to be packed
+    start: str = FRESH  # one of START
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -196,6 +201,8 @@ class JobRequest(NamedTuple):
             fields["notify"] = notices_field(self.notices)
         if self.snapshot:
             fields["snapshot"] = self.snapshot
+        if self.start != FRESH:
+            fields["start"] = self.start
         return fields
 
 
@@ -270,6 +277,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         idle_s=_idle_s(fields.get("idle"), processes),
         notices=notices_of(fields.get("notify")),
         snapshot=_snapshot(fields.get("snapshot")),
+        start=_start(fields.get("start")),
     )
 
 
@@ -278,7 +286,7 @@ def program_of(request: JobRequest) -> Program:
     r = request
     how = (r.processes, r.suspend, r.grace_s, r.resume_from, r.setup, r.cpus, r.host_memory_gb)
     snapshot = r.snapshot if isinstance(r.snapshot, str) else ""
-    return Program(r.run, r.workdir, r.env, *how, r.idle_s, snapshot)
+    return Program(r.run, r.workdir, r.env, *how, r.idle_s, snapshot, r.start)
 
 
 def _run(fields: Mapping[str, Any]) -> str:
@@ -566,6 +574,15 @@ def _suspend(value: Any, least: int, most: int, processes: str) -> str:
         )
     if value != SUSPEND[0] and processes == FLOW:
         refuse("suspend", value, f"a {FLOW} job pauses between its operations: leave it out")
+    return value
+
+
+def _start(value: Any) -> str:
+    if value is None:
+        return FRESH
+    if not isinstance(value, str) or value not in START:
+        fix = f"write {FRESH} (executed) or {WARM} (forked from a process that has torch loaded)"
+        refuse("start", value, fix)
     return value
 
 

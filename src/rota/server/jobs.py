@@ -136,6 +136,7 @@ async def detail(
         "suspension": job.suspension.name,
         "suspension_why": controller.record.why_suspended.get(row) or None,
         "suspend": program.suspend if program else None,
+        "started": controller.record.started.get(row) or None,
         "resume_from": (program.resume_from or None) if program else None,
         "gpu_types": list(job.spec.gpu_types),
         "cpus": (program.cpus or None) if program else None,

@@ -42,7 +42,7 @@ class Handover:
     def keeps(self) -> str | None:
         """The reason to keep this process during suspension; None if it may end and come back."""
         if not self._is_worker:
-            return "its program does not run in a worker of the zygote"
+            return "its program is no plain `python SCRIPT`"
         if self._replica is None:
             return "its program has not called s.prepare, which says what its state is"
         if not self._member.can_return:

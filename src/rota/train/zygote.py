@@ -2,33 +2,28 @@
 
     python -m rota.train.zygote FD [--preload]     FD: a connected Unix socket to the node's agent
 
-With ``--preload`` it loads torch at first, for workers that run in its interpreter. For each rank
-that the agent asks for it forks a *shim*, and answers with the shim's pid. The shim leads a session
-of its own, forks the worker, appends what the worker prints to its log, waits for it, removes what
-it left behind, and writes how it ended to disk. So a worker outlives both the zygote and the agent,
-and neither its output nor its end is lost. To fork takes about 12 ms where a fresh interpreter with
-torch takes 1-2 s.
+With ``--preload`` it loads torch at first, for programs that run in forks of it (see
+:mod:`rota.train.warm`); all others are executed. For each rank that the agent asks for it forks a
+*shim*, and answers with the shim's pid. The shim leads a session of its own, forks the worker,
+appends what the worker prints to its log, waits for it, removes what it left behind, and writes how
+it ended to disk. So a worker outlives both the zygote and the agent, and neither its output nor its
+end is lost. To fork takes about 12 ms where a fresh interpreter with torch takes 1-2 s.
 
 The zygote has one thread and runs no computation: a process forked after torch's autograd has run
 can hang.
 """
 
-import atexit
 import contextlib
-import gc
 import json
 import os
 import resource
-import runpy
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from rota.live.wire import clock
@@ -44,7 +39,11 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims end by themselves and leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # of `python -m`: this process's own folder, where no program is at home
     if "--preload" in sys.argv:
+        from rota.train.warm import preload
+
         preload()
     tell(link, b"ready\n")
     buffer = b""
@@ -64,7 +63,7 @@ def main() -> None:
         if pid == 0:
             link.close()
             if become_shim(request):
-                leave(exit_code(request))
+                sys.exit(run_program(request))
             return
         tell(link, json.dumps({"pid": pid}).encode() + b"\n")
 
@@ -77,25 +76,6 @@ def tell(link: socket.socket, words: bytes) -> None:
         link.sendall(words)
     except OSError:
         sys.exit(0)
-
-
-def preload() -> None:
-    """Load what every training imports, if it is installed.
-
-    None of it ever becomes garbage. To look for some while it is loaded takes a quarter of the
-    time, and a worker that looked there later would copy every page of it.
-    """
-    gc.disable()
-    try:
-        import torch
-        import torch._dynamo  # the first optimiser would load it otherwise, for over a second
-        import torch.optim
-
-        torch.set_num_threads(1)
-    except ImportError:
-        pass
-    gc.freeze()
-    gc.enable()
 
 
 def become_shim(request: dict[str, Any]) -> bool:
@@ -261,38 +241,15 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def exit_code(request: dict[str, Any]) -> int:
-    """Run the job's program to its end; what it exits with. What ended it is told as ever."""
-    try:
-        run_program(request)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        print(end.code, file=sys.stderr)
-        return 1
-    except Exception as error:
-        error.__traceback__ = of_program(error)
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    return 0
+def run_program(request: dict[str, Any]) -> int:
+    """Become the job's program, in the worker: its exit code if it was forked, or can't start.
 
-
-def of_program(error: Exception) -> TracebackType | None:
-    """The traceback of an error from the program's first frame on, as Python would tell it.
-
-    A program that can't be compiled has no frame. Where no frame is the program's, all are told.
+    The interpreter of a forked program takes itself apart after that, as at every end of Python.
     """
-    ours = (__file__, runpy.__file__, "<frozen runpy>")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
-        trace = trace.tb_next
-    return trace if trace is not None or isinstance(error, SyntaxError) else error.__traceback__
-
-
-def run_program(request: dict[str, Any]) -> None:
-    """Become the job's program, in the worker. A Python script runs here, others are executed."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):  # those of the C library
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     join(request["groups"])
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
@@ -302,12 +259,14 @@ def run_program(request: dict[str, Any]) -> None:
         os.chdir(request["workdir"])
     except OSError as error:
         sys.exit(f"rota: workdir {request['workdir']}: {error.strerror}")
-    if request["python"] is None:
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, others must not
-            signal.signal(number, signal.SIG_DFL)
-        run_bash(request["run"], request["env"])
+    if request["argv"] is None:
+        execute(["bash", "-c", request["run"]])
     os.environ["ROTA_WORKER"] = str(os.getpid())  # and not that of a process which it starts
-    run_python(request["python"])
+    if not request["fork"]:
+        execute(request["argv"])
+    from rota.train.warm import run_python
+
+    return run_python(request["argv"])
 
 
 def join(groups: list[str]) -> None:
@@ -322,63 +281,25 @@ def join(groups: list[str]) -> None:
             print(f"rota: {door}: {error.strerror}", file=sys.stderr)
 
 
-def run_bash(command: str, environment: dict[str, str]) -> NoReturn:
-    """Become a shell that runs the command. Raises SystemExit, as a shell does without a program.
+def execute(argv: list[str]) -> NoReturn:
+    """Become the program of these words. Raises SystemExit, as a shell does without a program.
 
-    That is 127 if there is no bash, and 126 if it can't be executed.
+    That is 127 if it is not there, and 126 if it can't be executed.
     """
     try:
-        os.execvpe("bash", ["bash", "-c", command], environment)  # noqa: S606
+        os.execvp(argv[0], argv)  # noqa: S606
     except FileNotFoundError:
-        path = environment.get("PATH", os.defpath)
-        print(
-            f"rota: there is no bash in PATH={path} to run the command; install bash, or submit "
-            "`python SCRIPT ...` without shell syntax, which needs none",
-            file=sys.stderr,
-        )
+        told = f"there is no {argv[0]} in PATH={os.environ.get('PATH', os.defpath)}"
+        if argv[0] == "bash":
+            told += (
+                " to run the command; install bash, or submit `python SCRIPT ...` without shell "
+                "syntax, which needs none"
+            )
+        print(f"rota: {told}", file=sys.stderr)
         sys.exit(127)
     except OSError as error:
-        print(f"rota: bash can't be executed: {error.strerror}", file=sys.stderr)
+        print(f"rota: {argv[0]} can't be executed: {error.strerror}", file=sys.stderr)
         sys.exit(126)
-
-
-def run_python(arguments: list[str]) -> None:
-    """Run ``script.py ...`` or ``-m module ...`` in this interpreter, as ``python`` would."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if "torch" in sys.modules and threads.isdigit() and int(threads) > 0:
-        sys.modules["torch"].set_num_threads(int(threads))
-    extra = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [path for path in extra if path and path not in sys.path]
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return
-    sys.argv = arguments
-    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
-    if not os.path.exists(arguments[0]):
-        sys.exit(f"rota: can't open {arguments[0]!r}: no such file")
-    runpy.run_path(arguments[0], run_name="__main__")
-
-
-def leave(code: int) -> None:
-    """End a program that has come to its end, without taking its modules apart.
-
-    With torch that would take a second, for memory that the kernel takes back anyway. Threads are
-    waited for, exit functions run and output is written first, as at every end of Python.
-    """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        if code == 0:
-            return  # the interpreter tells it
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from rota.errors import JobFileError
 from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Notice, Retries, Share
 from rota.request.jobfile import (
     FIELDS,
+    START,
     SUSPEND,
     JobRequest,
     name_of,
@@ -345,6 +346,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         host_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
         cpus=st.integers(0, 100),
         cpus_per_gpu=st.none() | st.just((2, 8)) | st.just((3, 3)),
+        start=st.sampled_from(START),
         setup=st.just("") | plain.filter(str.strip),
         snapshot=st.booleans() | st.just("a5" * 32),
         share=st.none()

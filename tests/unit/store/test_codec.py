@@ -46,6 +46,7 @@ programs = st.builds(
     grace_s=seconds,
     host_memory_gb=st.none() | seconds,
     idle_s=st.none() | seconds,
+    start=st.sampled_from(["fresh", "warm"]),
 )
 trials = st.builds(
     SweepTrial,
@@ -164,6 +165,7 @@ STRATEGIES = {
     "error": words,
     "message": words,
     "why": words,
+    "started": words,
     "movable": st.booleans(),
     "resizable": st.booleans(),
     "most_ranks": rows,
@@ -282,7 +284,7 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     record = {"type": "JobSubmitted", "at_s": 1.5}
     record["spec"] = spec | {"program": {"run": "true", "workdir": "/"}}
     found = decode(record).spec
-    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None, "")
+    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None, None, "", "fresh")
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
     usual |= {"depends_on": (), "tags": (), "gpu_types": (), "notices": ()}

@@ -47,7 +47,8 @@ class Shim:
             "workdir": str(folder),
             "run": "while true; do echo child; sleep 0.01; done & "
             "while true; do echo worker; sleep 0.01; done",
-            "python": None,
+            "argv": None,
+            "fork": False,
             "cpus": [],
             "groups": [],
             "lease": str(lease),

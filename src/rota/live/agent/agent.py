@@ -212,7 +212,7 @@ class Agent:
         self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
         threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
         await self._door.open()
-        self._spawn(self._warm_up())
+        self._spawn(self._start_zygote())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         await self._adopt_island()
@@ -356,10 +356,10 @@ class Agent:
             if attempt.seat is not None and attempt.seat.key == key:
                 attempt.seat.called()
 
-    async def _warm_up(self) -> None:
+    async def _start_zygote(self) -> None:
         """Start the zygote before the first job. If that fails, the first launch tries again."""
         try:
-            await self._zygote.warm_up()
+            await self._zygote.start()
         except AgentError as error:
             log.warning("%s", error)
 

@@ -378,6 +378,7 @@ class Account:
             "most_ranks": self.most_ranks,
             "portable": self.portable,
             "why": why,
+            "started": record.started,
         }
 
     @property

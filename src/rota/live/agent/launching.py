@@ -4,8 +4,6 @@ import math
 import os
 import random
 import secrets
-import shlex
-import shutil
 import socket
 import stat
 import sys
@@ -23,6 +21,7 @@ from rota.live.agent.line_times import begin as begin_times
 from rota.live.agent.method import STOP, Method, choose
 from rota.live.agent.network import interface_of
 from rota.live.agent.processes import tag_of
+from rota.live.agent.program_start import start_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
@@ -35,7 +34,6 @@ from rota.share.mps import mps_environment
 
 MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
-READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 FILLS = "fills"  # a background rank's link to the page of the process that it is beside
 FLOW_KEEPS = "the buffers of a flow job are in its workers"  # why it can't be without processes
 OF_A_GANG = (  # what a process on another node than its agent's is told of its gang by that agent
@@ -52,7 +50,6 @@ OF_A_GANG = (  # what a process on another node than its agent's is told of its 
     "ROTA_GPUS_PER_NODE",
     "ROTA_NODE_RANK",
 )
-SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
 class Place(NamedTuple):
@@ -190,6 +187,8 @@ def rank_requests(
             environment |= adopt[slot]
         if record.visible is not None:
             environment["ROTA_DEVICE"] = str(record.visible.index(gpus[position]))
+        start = start_of(program, environment, workdir)
+        record.started = start.told
         requests.append(
             {
                 "name": name,
@@ -200,7 +199,8 @@ def rank_requests(
                 "env": environment,
                 "workdir": workdir,
                 "run": run,
-                "python": None if setup else own_python(run, environment, workdir),
+                "argv": start.argv,
+                "fork": start.fork,
                 "cpus": slot_cores[position : position + 1]
                 if len(slots) == len(slot_cores)
                 else cores,
@@ -425,38 +425,6 @@ def _text(script: Path) -> str:
             return file.read(MAX_SCRIPT_BYTES).decode(errors="replace")
     except (OSError, ValueError):
         return ""
-
-
-def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str] | None:
-    """The arguments of ``python ...`` if this very interpreter would run them, else None.
-
-    Only then can a worker be forked from the zygote. Shell syntax, interpreter options and
-    ``PYTHON*`` settings other than the zygote's own, which it got from this process, need a fresh
-    interpreter: they take effect at its start.
-    """
-    if SHELL_SYNTAX & set(run):
-        return None
-    try:
-        words = shlex.split(run)
-    except ValueError:
-        return None
-    if len(words) < 2:
-        return None
-    found = shutil.which(words[0], path=environment.get("PATH"))
-    if found is None or not os.path.basename(found).startswith("python"):
-        return None
-    found = os.path.join(workdir, found)
-    if os.path.dirname(os.path.abspath(found)) != os.path.dirname(sys.executable):
-        return None
-    if not os.path.samefile(found, sys.executable):
-        return None
-    harmless = {"PYTHONPATH", "PYTHONUNBUFFERED"}
-    settings = {key for key in environment if key.startswith(READ_AT_START)} - harmless
-    if any(environment[key] != os.environ.get(key) for key in settings):
-        return None
-    if words[1] == "-m":
-        return words[1:] if len(words) > 2 else None
-    return None if words[1].startswith("-") else words[1:]
 
 
 def free_port() -> int:

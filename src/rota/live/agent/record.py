@@ -98,6 +98,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     address: str = ""  # of a guest: this node's, for others
     killed: str | None = None  # why the controller had its processes killed
     failed: int | None = None  # the process whose error ended the job
+    started: str = ""  # how its program was started last; see ProgramStart.told
 
 
 def record_from(raw: object) -> Record:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import site
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from rota.errors import AgentError
@@ -15,11 +17,21 @@ IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as 
 IDLE_FORK_S = 30.0
 
 
+def packages() -> dict[str, int]:
+    """When something was last put into or taken from each folder of packages, by its path."""
+    found = {}
+    for path in dict.fromkeys(site.getsitepackages()):
+        with suppress(OSError):
+            found[path] = os.stat(path).st_mtime_ns
+    return found
+
+
 class ZygoteLink:
     """Two zygotes, each started at the first request for it.
 
-    One has torch loaded, for ranks that run in its interpreter. The other one is for programs that
-    are executed: where torch is loaded, to fork a shim and a worker takes eight times the CPU time.
+    One has torch loaded, for programs that run in its interpreter. The other one is for programs
+    that are executed: where torch is loaded, to fork a shim and a worker takes eight times the CPU
+    time.
     """
 
     def __init__(self, log: str) -> None:
@@ -27,16 +39,14 @@ class ZygoteLink:
 
     async def fork(self, request: dict[str, Any]) -> int:
         """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
-        return await (self._bare if request["python"] is None else self._warm).fork(request)
+        if not request["fork"]:
+            return await self._bare.fork(request)
+        await self._warm.renew()
+        return await self._warm.fork(request)
 
     async def start(self) -> None:
         """Start the one for programs now, so that it is there for the first job."""
         await self._bare.start()
-
-    async def warm_up(self) -> None:
-        """Start both and have torch loaded now, so that no job waits for that."""
-        await self._bare.start()
-        await self._warm.start()
 
     async def close(self) -> None:
         """End both. Workers continue."""
@@ -53,6 +63,7 @@ class Zygote:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
+        self._packages: dict[str, int] = {}  # that it was started with
 
     async def fork(self, request: dict[str, Any]) -> int:
         """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
@@ -73,6 +84,12 @@ class Zygote:
         async with self._lock:
             await self._ensure()
 
+    async def renew(self) -> None:
+        """End it if a package was installed, removed or renewed since it started."""
+        async with self._lock:
+            if self._process is not None and self._packages != packages():
+                await self._discard()
+
     async def close(self) -> None:
         """End it. Workers continue."""
         async with self._lock:
@@ -86,6 +103,7 @@ class Zygote:
         await self._discard()
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        self._packages = packages()
         with open(self._log, "ab") as log, theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -99,6 +117,7 @@ class Zygote:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd="/",  # no module of the folder that this process is in
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         await self._until_ready()

@@ -104,6 +104,7 @@ class Record:
         self.models: dict[int, tuple[int, int]] = {}  # by row: bytes in all, in the largest tensor
         self.lost_ranks: Counter[int] = Counter()  # by row: those that it has gone on without
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
+        self.started: dict[int, str] = {}  # how its program was started, by row
         self.being_cleaned: Counter[int] = Counter()  # by row: requests to remove its files
         self.outboxes = Outboxes()
         self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
@@ -184,6 +185,7 @@ class Record:
             self.lost_ranks[event.row] += event.lost_ranks
         elif isinstance(event, WorkerRegistered):
             self.why_suspended[event.row] = event.why
+            self.started[event.row] = event.started
         elif isinstance(event, ModelReported):
             self.models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, NodeClosed):

@@ -197,6 +197,7 @@ def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
     kind = Suspension[message["suspension"].upper()]
     resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
     more = resizable, most_ranks, message.get("portable", False), message.get("why", "")
+    more += (message.get("started", ""),)
     return WorkerRegistered(now_s, row, kind, message["movable"], *more)
 
 

@@ -99,7 +99,8 @@ class Telemetry:
     def _note_registration(self, row: int, message: Message, now_s: float) -> None:
         event, state = registered(message, row, now_s), self._state
         known = (state.suspension[row], state.movable[row], state.resizable[row])
-        more = (state.most_ranks[row], state.portable[row], self._record.why_suspended.get(row, ""))
+        words = (self._record.why_suspended.get(row, ""), self._record.started.get(row, ""))
+        more = (state.most_ranks[row], state.portable[row], *words)
         if event[2:] != (*known, *more):
             self._journal.note(event)
 

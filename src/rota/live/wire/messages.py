@@ -327,6 +327,7 @@ class Abilities(About, kw_only=True):
     portable: bool | None = None
     most_ranks: Count | None = None
     why: str | None = None
+    started: str | None = None
 
 
 ProgressIfAny = Annotated[Progress | None, Meta(description="a report")]

@@ -157,9 +157,7 @@ if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
 
 if "rota.live.agent" in WORDS:
     from rota.live.agent import pulses
-    from rota.live.agent.zygote_link import ZygoteLink
 
-    ZygoteLink.warm_up = ZygoteLink.start
     pulses.LAGS_BELOW = 0.0
     tell_who_was_asked()
 

@@ -1,6 +1,4 @@
-import os
 import socket
-import sys
 
 import msgspec
 import pytest
@@ -11,76 +9,11 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.launching import (
     free_port,
     gang_environments,
-    own_python,
     rank_requests,
     visible_gpus,
 )
 from rota.live.agent.record import VERSION, Record
 from rota.live.wire.places import place_of
-
-PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
-
-
-@pytest.mark.parametrize(
-    ("run", "arguments"),
-    [
-        ("python train.py", ["train.py"]),
-        (
-            "python train.py --lr=0.1 'two words' \"x=y\"",
-            ["train.py", "--lr=0.1", "two words", "x=y"],
-        ),
-        ("python -m train --n 3", ["-m", "train", "--n", "3"]),
-        (f"{sys.executable} train.py", ["train.py"]),
-        ("python", None),
-        ("python -m", None),
-        ("python -u train.py", None),
-        ("python -c pass", None),
-        ("A=1 python train.py", None),
-        ("exec python train.py", None),
-        ("python train.py > out", None),
-        ("python train.py; true", None),
-        ("python train.py && true", None),
-        ("python $SCRIPT", None),
-        ("python *.py", None),
-        ("python train.py # why", None),
-        ("python train.py\npython two.py", None),
-        ("python 'train.py", None),
-        ("/usr/bin/env python train.py", None),
-        ("/usr/bin/python3 train.py", None),
-        ("bash train.sh", None),
-        ("nosuchpython train.py", None),
-    ],
-)
-def test_only_what_this_very_interpreter_would_run_is_forked(run, arguments):
-    environment = {k: v for k, v in os.environ.items() if k.startswith("PYTHON")} | {"PATH": PATH}
-    assert own_python(run, environment, "/") == arguments
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "forked"),
-    [
-        ("PYTHONPATH", "/elsewhere", True),
-        ("PYTHONUNBUFFERED", "1", True),
-        ("PYTHONHASHSEED", "7", False),
-        ("PYTHONOPTIMIZE", "2", False),
-    ],
-)
-def test_settings_that_take_effect_at_start_need_a_fresh_interpreter(
-    monkeypatch, name, value, forked
-):
-    monkeypatch.delenv(name, raising=False)
-    environment = {k: v for k, v in os.environ.items() if k.startswith("PYTHON")} | {"PATH": PATH}
-    assert (own_python("python x.py", environment | {name: value}, "/") is not None) == forked
-    monkeypatch.setenv(name, value)  # the zygote has it too
-    assert own_python("python x.py", environment | {name: value}, "/") is not None
-
-
-def test_a_job_with_a_path_of_its_own_gets_its_own_python(tmp_path):
-    other = tmp_path / "python"
-    other.write_text("#!/bin/sh\n")
-    other.chmod(0o755)
-    assert own_python("python x.py", {"PATH": f"{tmp_path}:{PATH}"}, "/") is None
-
 
 RECORD = Record(
     version=VERSION,

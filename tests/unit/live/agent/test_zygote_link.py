@@ -1,4 +1,4 @@
-"""Zygotes load torch before what runs in their interpreter, and for nothing else."""
+"""One zygote has torch loaded for programs that are forked; all others are executed without."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -51,7 +52,13 @@ async def run(link, folder, **program):
         "groups": [],
         "lease": None,
     }
-    request |= {"folder": str(folder), "env": dict(os.environ), "python": None, "run": None}
+    request |= {
+        "folder": str(folder),
+        "env": dict(os.environ),
+        "argv": None,
+        "fork": False,
+        "run": None,
+    }
     assert await link.fork(request | program) > 0
     deadline = time.monotonic() + 60
     while not (folder / "rank0.exit").is_file():
@@ -67,7 +74,7 @@ def test_a_program_that_is_executed_waits_for_no_torch_and_is_forked_without(tmp
             assert not has_torch()
             (tmp_path / "rank0.exit").unlink()
             (tmp_path / "rank0.pid").unlink()
-            await link.warm_up()
+            await link._warm.start()
             search = "grep -c libtorch /proc/$PPID/maps"
             assert await run(link, tmp_path, run=search) == "here\n0\n"
 
@@ -80,23 +87,33 @@ def test_a_script_finds_torch_loaded_whether_or_not_the_zygote_was_warm(tmp_path
 
     async def scenario():
         async with a_link(tmp_path) as link:
-            assert await run(link, tmp_path, python=["script.py"]) == "True\n"
+            assert await run(link, tmp_path, argv=["python", "script.py"], fork=True) == "True\n"
             assert has_torch()
 
     asyncio.run(scenario())
 
 
-def test_it_is_warmed_up_before_anything_is_asked_for(tmp_path):
-    pytest.importorskip("torch")
+def test_torch_is_loaded_again_after_a_package_was_installed(tmp_path, monkeypatch):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages), str(tmp_path / "none")])
+    (tmp_path / "script.py").write_text("import os; print(os.getppid())\n")
+    program = {"argv": ["python", "script.py"], "fork": True}
 
     async def scenario():
         async with a_link(tmp_path) as link:
-            await link.start()
-            assert not has_torch()
-            await link.warm_up()
-            assert has_torch()
+            zygotes = []
+            for _ in range(3):
+                await run(link, tmp_path, **program)
+                zygotes.append(link._warm._process.pid)
+                for name in ("rank0.exit", "rank0.pid"):
+                    (tmp_path / name).unlink()
+                if len(zygotes) == 2:
+                    (packages / "new.dist-info").mkdir()
+            return zygotes
 
-    asyncio.run(scenario())
+    first, second, third = asyncio.run(scenario())
+    assert first == second != third
 
 
 def test_a_shim_is_shown_by_its_title_and_a_program_by_its_own_words(tmp_path):
@@ -205,8 +222,8 @@ def test_an_agent_whose_zygote_dies_at_its_start_tries_again_with_the_first_job(
     async def start():
         folder = Folder(tmp_path)
         agent = Agent(folder, "node0", Devices("cpu", 1, (0,)), FolderEndpoint(folder, os.getpid()))
-        agent._zygote.warm_up = fail
-        await agent._spawn(agent._warm_up())
+        agent._zygote.start = fail
+        await agent._spawn(agent._start_zygote())
 
     async def fail():
         raise AgentError("the zygote did not start; see zygote.log")
