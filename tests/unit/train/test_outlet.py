@@ -54,7 +54,7 @@ async def start(zygote, folder, **program):
     }
     own = os.path.dirname(sys.executable)
     environment = os.environ | {"PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
-    request |= {"folder": str(folder), "env": environment, "python": None, "run": None}
+    request |= {"folder": str(folder), "env": environment, "argv": None, "fork": False, "run": None}
     return psutil.Process(await zygote.fork(request | program))
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_opens_its_output_anew_loses_nothing(tmp_path, how):
 def test_a_script_in_a_forked_interpreter_may_do_so_too(tmp_path):
     script = "print('before')\nopen('/dev/stderr', 'w').write('oops\\n')\nprint('after')\n"
     (tmp_path / "script.py").write_text(script)
-    assert run(tmp_path, python=["script.py"]) == b"before\noops\nafter\n"
+    assert run(tmp_path, argv=["python", "script.py"], fork=True) == b"before\noops\nafter\n"
 
 
 def test_a_worker_has_no_other_descriptors(tmp_path):
@@ -97,7 +97,9 @@ for each in sorted(map(int, os.listdir("/proc/self/fd"))):
         pass  # the folder that was read
 """
     (tmp_path / "script.py").write_text(script)
-    assert run(tmp_path, python=["script.py"]) == b"0 /dev/null\n1 pipe\n2 pipe\n"
+    assert (
+        run(tmp_path, argv=["python", "script.py"], fork=True) == b"0 /dev/null\n1 pipe\n2 pipe\n"
+    )
 
 
 def test_all_that_was_printed_is_in_the_log_before_the_end_is_told(tmp_path):
