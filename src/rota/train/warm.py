@@ -87,7 +87,8 @@ def renew() -> None:
             torch.set_num_threads(int(threads))
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
-    if (process := sys.modules.get("multiprocessing.process")) is not None:
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None:
         process.ORIGINAL_DIR = os.getcwd()
         process.current_process().authkey = os.urandom(32)
     signal.signal(signal.SIGINT, signal.default_int_handler)

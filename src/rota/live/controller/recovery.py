@@ -196,9 +196,9 @@ def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
     """The event for an agent's report of how an attempt can be suspended and resized."""
     kind = Suspension[message["suspension"].upper()]
     resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
-    more = resizable, most_ranks, message.get("portable", False), message.get("why", "")
-    more += (message.get("started", ""),)
-    return WorkerRegistered(now_s, row, kind, message["movable"], *more)
+    more = resizable, most_ranks, message.get("portable", False)
+    words = message.get("why", ""), message.get("started", "")
+    return WorkerRegistered(now_s, row, kind, message["movable"], *more, *words)
 
 
 def end_of_attempt(
