@@ -1,5 +1,6 @@
 """Job files in YAML: read, checked, and turned into requests."""
 
+import contextlib
 import os
 import re
 import sys
@@ -47,7 +48,10 @@ def is_job_file(word: str) -> bool:
 def read_job_file(path: str) -> JobRequest | SweepRequest:
     """The job or search that a file, or standard input for ``-``, asks for. JobFileError."""
     if path == "-":
-        data, folder, name = sys.stdin.buffer.read(MAX_FILE_BYTES + 1), Path.cwd(), "standard input"
+        data, name = sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "standard input"
+        folder = ""  # where it was removed, the file must give an absolute workdir
+        with contextlib.suppress(FileNotFoundError):
+            folder = os.getcwd()
     else:
         try:
             with open(path, "rb") as file:
@@ -56,13 +60,13 @@ def read_job_file(path: str) -> JobRequest | SweepRequest:
             raise JobFileError(
                 f"job file {path!r} can't be read: {error.strerror}; give the path of a YAML file"
             ) from None
-        folder, name = Path(path).absolute().parent, path
+        folder, name = str(Path(path).absolute().parent), path
     if len(data) > MAX_FILE_BYTES:
         raise JobFileError(f"job file {name!r} is larger than {MAX_FILE_BYTES} bytes")
     try:
         fields = with_inherited(_load_yaml(data), os.environ)
         parse = parse_sweep if is_sweep(fields) else parse_job
-        return parse(fields, workdir=str(folder))
+        return parse(fields, workdir=folder)
     except JobFileError as error:
         raise JobFileError(f"{name}: {error}") from None
 

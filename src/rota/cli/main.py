@@ -22,6 +22,11 @@ from rota import __version__
 from rota.cli.commandgroup import CommandGroup
 from rota.errors import AuthError, DataMissingError, InputError, RotaError
 
+FOLDER_GONE = (
+    "the folder that this command runs in was removed; change to one that is there, for example "
+    "with `cd`"
+)
+
 
 class Entry(NamedTuple):
     """A command that is imported when it is needed: where it lives, and its line in the help."""
@@ -135,6 +140,8 @@ def _exit_code(args: list[str] | None) -> int:
         _give_up_stdout()
         return 1
     except OSError as error:
+        if _is_of_the_folder(error):
+            return _report(FOLDER_GONE, 2)
         if not _is_of_printing(error):
             raise
         _give_up_stdout()
@@ -151,6 +158,17 @@ def _is_of_printing(error: OSError) -> bool:
     """True if it came up while the output was written, and not in what a command does."""
     last = list(walk_tb(error.__traceback__))[-1][0]
     return last.f_globals["__name__"] in ("click.utils", __name__)
+
+
+def _is_of_the_folder(error: OSError) -> bool:
+    """True if it came up because the folder that the command runs in was removed."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _give_up_stdout() -> None:

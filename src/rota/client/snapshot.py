@@ -139,7 +139,7 @@ def _all_in(root: Path) -> Iterator[str]:
 
 
 def _entry(root: Path, name: str) -> _Entry | None:
-    """The entry at a path; None if it is gone, or behind a link. Raises InputError."""
+    """The entry at a path; None if it is gone, behind a link or a socket. Raises InputError."""
     path = root / name
     if any(os.path.islink(root / folder) for folder in Path(name).parents):
         return None  # the folder that git knows is a link now, which is an entry of its own
@@ -150,6 +150,8 @@ def _entry(root: Path, name: str) -> _Entry | None:
     except OSError as error:
         raise _refused(path, f"it can't be read: {error.strerror}") from None
     kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFSOCK:
+        return None  # nothing is in it, and git knows none
     if kind == stat.S_IFLNK:
         target = os.readlink(path)
         inside = Path(os.path.realpath(path)).is_relative_to(root)

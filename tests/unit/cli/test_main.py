@@ -1,4 +1,5 @@
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from rota import __version__, errors
 from rota.cli import main as program
+from rota.cli.jobsource import read_job_file
 
 
 def start(*args, **more):
@@ -133,6 +135,42 @@ def test_a_fault_of_our_own_is_not_hidden(monkeypatch):
     monkeypatch.setattr(program, "cli", Raises(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         program.main([])
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "--", "true"], program.FOLDER_GONE),
+        (["run", "--snapshot", "--array", "0-3", "--", "true"], program.FOLDER_GONE),
+        (["plan", "--gpus", "1", "--", "true"], program.FOLDER_GONE),
+        (["up", "--home", "here"], program.FOLDER_GONE),
+        (["submit", "job.yaml"], "No such file or directory; give the path of a YAML file"),
+    ],
+    ids=str,
+)
+def test_in_a_folder_that_was_removed_commands_say_so_in_one_line(
+    rota, tmp_path, monkeypatch, args, says
+):
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path / "home"))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, out, err = rota(*args)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert rota("policies")[0] == 0, "what needs no folder works"
+
+
+def test_a_job_file_from_standard_input_needs_no_folder_if_it_names_one(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for text, told in ((b"{run: x, workdir: /w}", "/w"), (b"{run: x}", "give an absolute path")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        try:
+            assert read_job_file("-").workdir == told
+        except errors.JobFileError as error:
+            assert told in str(error)
 
 
 def test_a_reader_that_goes_away_is_no_error_message():

@@ -164,8 +164,7 @@ def test_special_files_and_files_that_cannot_be_read_are_refused(folder, monkeyp
     with socket.socket(socket.AF_UNIX) as it:
         monkeypatch.chdir(folder)
         it.bind("s")
-        with pytest.raises(InputError, match=r"/s'.*neither a file"):
-            pack(str(folder))
+        assert "s" not in members(pack(str(folder))), "nothing is in a socket"
     with pytest.raises(InputError, match="there is no such folder here"):
         pack(str(folder / "nowhere"))
 
