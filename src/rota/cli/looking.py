@@ -153,7 +153,8 @@ def last_lines(client: Client, job: Mapping[str, Any]) -> list[str]:
         text = "".join(client.logs(job["id"], tail=LAST_LINES))
     except RotaError:  # its output is gone, or its node
         return []
-    lines = [f"  {printable(line)[:MOST_CHARACTERS]}" for line in text.splitlines()[-LAST_LINES:]]
+    lines = [line[:MOST_CHARACTERS] for line in text.splitlines()[-LAST_LINES:]]
+    lines = [f"  {printable(line)[:MOST_CHARACTERS]}" for line in lines]
     where = f"`rota logs {job['id']}`"
     return ["", f"the last it printed ({where} prints all):", *lines] if lines else []
 

@@ -30,12 +30,12 @@ from rota.cli.topboard import (
 from rota.cli.topfeed import Feed, apart
 from rota.cli.verdict import why_text
 from rota.client.client import Client
+from rota.client.outputs import split_lines
 from rota.errors import RotaError
 from rota.report.text import printable
 
 HAPPENED_LINES, TURN_LINES = 4, 2  # on the first screen
 LOG_LINES, LOG_TAIL = 5000, 200
-PENDING_CHARACTERS = 1 << 16  # of a line that has no end yet
 STEERING = ("suspend", "resume", "cancel")
 TICK_S = 1.0  # ages and the clock go on though nothing happens
 
@@ -324,10 +324,9 @@ class Log(Screen[None]):
         pieces = self._client.logs(self._job_id, tail=LOG_TAIL, follow=True)
         try:
             while (piece := await apart(lambda: next(pieces, None))) is not None:
-                *lines, rest = (rest + piece).split("\n")
+                lines, rest = split_lines(rest, piece)
                 for line in lines:
                     log.write(_line(line))
-                rest = rest[:PENDING_CHARACTERS]
             if rest:
                 log.write(_line(rest))
             log.write(Text("(it has ended)"))
@@ -367,4 +366,4 @@ class Question(ModalScreen[bool]):
 
 
 def _line(text: str) -> Text:
-    return Text(printable(text, keep="\t")[:MOST_CHARACTERS])
+    return Text(printable(text[:MOST_CHARACTERS], keep="\t")[:MOST_CHARACTERS])

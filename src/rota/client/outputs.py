@@ -2,11 +2,14 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from heapq import merge
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S
 from rota.errors import NotFoundError
+
+MOST_LINE_CHARS = 1 << 14  # of a line; of a longer one, each so many are a line
 
 
 class LogPiece(NamedTuple):
@@ -41,6 +44,7 @@ class StoryLine(NamedTuple):
 class LogLine(NamedTuple):
     """A line of a job's output, without its end, and the time by which it was printed.
 
+    Of a line without end, each MOST_LINE_CHARS are a line, with the time of its beginning.
     ``at_s`` is None where times were not kept. A line with ``system`` tells what Rota did to the
     job; others are of ``rank``, None for a process that is no rank any more.
     """
@@ -156,7 +160,7 @@ class OutputReader:
 
 
 class _Lines:
-    """Whole lines of one rank or process; those whose end has come are ``ready``.
+    """Lines of one rank or process; those whose end has come are ``ready``.
 
     They are told to be of ``rank``, or of the rank that their process has if that is None.
     """
@@ -173,21 +177,46 @@ class _Lines:
         each = chain(chain.from_iterable(times), repeat(None))
         *whole, rest = piece.text.split("\n")
         for text in whole:
-            self._end(text, next(each), rank)
+            at_s = next(each)
+            if self._begun is None and len(text) <= MOST_LINE_CHARS:
+                self.ready.append(LogLine(at_s, rank, text))
+            else:
+                self._add(text, at_s, rank)
+                self.end()
         if rest:
-            begun = self._begun or LogLine(next(each), rank, "")
-            self._begun = begun._replace(text=begun.text + rest)
+            self._add(rest, next(each), rank)
         if piece.complete:
             self.end()
 
     def end(self) -> None:
         """Have the line that has begun be ready as it is."""
         if self._begun is not None:
-            self._end("", None, self._begun.rank)
+            self.ready.append(self._begun)
+            self._begun = None
 
-    def _end(self, text: str, at_s: float | None, rank: int | None) -> None:
-        begun, self._begun = self._begun or LogLine(at_s, rank, ""), None
-        self.ready.append(begun._replace(text=begun.text + text))
+    def _add(self, text: str, at_s: float | None, rank: int | None) -> None:
+        begun = self._begun or LogLine(at_s, rank, "")
+        *parts, last = _parts_of(begun.text + text)
+        for part in parts:
+            self.ready.append(begun._replace(text=part))
+            begun = LogLine(at_s, rank, "")
+        self._begun = begun._replace(text=last)
+
+
+def split_lines(begun: str, text: str) -> tuple[list[str], str]:
+    """The lines that a text ends, the first of which had ``begun`` before, and the last one's part.
+
+    Of a line without end, each MOST_LINE_CHARS are a line.
+    """
+    *whole, rest = (begun + text).split("\n")
+    lines = [part for line in whole for part in _parts_of(line)]
+    *parts, rest = _parts_of(rest)
+    return lines + parts, rest
+
+
+def _parts_of(line: str) -> list[str]:
+    starts = range(0, len(line), MOST_LINE_CHARS)
+    return [line[start : start + MOST_LINE_CHARS] for start in starts] or [""]
 
 
 class _Output(NamedTuple):
@@ -246,20 +275,23 @@ def lines_of(
 
 
 def _by_time(
-    outputs: list[_Output], story: deque[LogLine], *, are_whole: bool
+    outputs: list[_Output], story: Iterable[LogLine], *, are_whole: bool
 ) -> Iterator[LogLine]:
     """Lines that are there by now, oldest first; ``are_whole``: no last line goes on."""
-    sources = [story, *(output.lines.ready for output in outputs)]
+    each = (_lines_by_now(output, are_whole=are_whole) for output in outputs)
+    return merge(story, *each, key=lambda line: line.at_s or 0.0)
+
+
+def _lines_by_now(output: _Output, *, are_whole: bool) -> Iterator[LogLine]:
+    reader, lines = output
     while True:
-        for output in outputs:
-            while not (output.lines.ready or output.reader.done):
-                output.lines.take(output.reader.read())
-                if are_whole and output.reader.done:
-                    output.lines.end()
-        full = [source for source in sources if source]
-        if not full:
+        while lines.ready:
+            yield lines.ready.popleft()
+        if reader.done:
             return
-        yield min(full, key=lambda source: source[0].at_s or 0.0).popleft()
+        lines.take(reader.read())
+        if are_whole and reader.done:
+            lines.end()
 
 
 def _is_rank(client: Source, job_id: str, rank: int, attempt: int | None) -> bool:

@@ -15,6 +15,7 @@ from rota.errors import RotaError
 from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import core_curve, goodput
+from rota.live.wire.questions import MOST_ANSWER_BYTES
 from rota.model.state.state import ClusterState
 from rota.report.gauges import gauges, queue_rows, standing
 from rota.report.setting import setting_text
@@ -230,7 +231,7 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
         process: _Number = None,
         attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
         offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
-        limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
+        limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = MOST_ANSWER_BYTES,
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
         since_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         times: bool = False,

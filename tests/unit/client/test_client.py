@@ -15,6 +15,7 @@ import pytest
 from rota.client import client as client_module
 from rota.client import stream
 from rota.client.client import Client, who_is_left
+from rota.client.outputs import MOST_LINE_CHARS
 from rota.errors import (
     AuthError,
     InputError,
@@ -404,6 +405,23 @@ class TestLines:
         since = client.log_lines("1", since_s=15.0)
         assert [line.text for line in since] == ["", "last"]
         assert "".join(client.logs("1", since_s=25.0)) == "last\n"
+
+    def test_a_line_without_end_comes_in_parts(self, client, cluster):
+        self.begins(client, cluster)
+        bar = "\r".join(f"{n} %" for n in range(200_000))
+        self.prints(cluster, (10.0, bar[:1_000_000]), (20.0, bar[1_000_000:]), (30.0, "\nend\n"))
+        finish(cluster)
+        for follow in (False, True):
+            lines = list(client.log_lines("1", follow=follow))
+            assert lines[-1].text == "end"
+            assert "".join(line.text for line in lines[:-1]) == bar
+            assert {len(line.text) for line in lines[:-2]} == {MOST_LINE_CHARS}
+            assert [line.at_s for line in lines] == sorted(line.at_s for line in lines)
+            assert {line.at_s for line in lines} == {10.0, 20.0, 30.0}
+        tail = "".join(client.logs("1", tail=3))
+        assert tail == (bar + "\nend\n")[-2 * MOST_LINE_CHARS - 5 :]
+        last = [line.text for line in client.log_lines("1", tail=3)]
+        assert last == [bar[-2 * MOST_LINE_CHARS : -MOST_LINE_CHARS], bar[-MOST_LINE_CHARS:], "end"]
 
     def test_lines_of_all_ranks_come_in_the_order_of_their_times(self, client, cluster):
         self.begins(client, cluster, num_gpus=2)

@@ -1,6 +1,8 @@
 """A job's output, piece by piece: bytes of a file that may still grow, as text.
 
-What was taken out of its middle (:mod:`rota.live.agent.output`) is one line.
+What was taken out of its middle (:mod:`rota.live.agent.output`) is one line, and so are the parts
+of lines before and after it. Lines may have any length, and none is read as a whole: one of more
+than LONGEST_LINE bytes counts as several.
 """
 
 import codecs
@@ -13,6 +15,7 @@ from rota.errors import AgentError
 from rota.live.agent.output import gap_at, left_out, next_gap
 
 BLOCK = 1 << 16
+LONGEST_LINE = 1 << 14  # as in logs of containers
 
 
 class Piece(NamedTuple):
@@ -34,7 +37,7 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
 
     A character that is not whole yet is left for the next piece, unless the job has ``ended``;
     bytes that are no UTF-8 become U+FFFD. A file that is not there yet is empty. A gap is a piece
-    of its own, a line that says how much is left out.
+    of its own, a line that says how much is left out, parts of lines around it included.
     """
     descriptor = _open(path)
     if descriptor is None:
@@ -42,21 +45,26 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     try:
         size = os.fstat(descriptor).st_size
         offset = min(offset, size)  # the file was cut to less
-        data, gap = b"", offset - 1
-        while gap < offset + len(data):  # else the file was cut during the reading
-            if (end := gap_at(descriptor, offset)) > offset:
-                text = left_out(end - offset)
-                lines = [offset] * text.count("\n")
-                return Piece(text, offset, end, end >= size, size, lines)
-            length = min(limit, next_gap(descriptor, offset) - offset)
-            data = os.pread(descriptor, length, offset)
-            gap = next_gap(descriptor, offset)
+        data, gap = b"", Gap(offset - 1, offset)
+        while gap.begin < offset + len(data):  # else the file was cut during the reading
+            gap = _next_gap(descriptor, offset)
+            data = os.pread(descriptor, min(limit, gap.begin - offset), offset)
+            if gap.end > gap.begin == offset + len(data):
+                whole = data.rfind(b"\n") + 1
+                if whole or len(data) < LONGEST_LINE:
+                    data = data[:whole]
+                if not data:
+                    end = _after_line(descriptor, gap.end)
+                    text = left_out(end - offset)
+                    lines = [offset] * text.count("\n")
+                    return Piece(text, offset, end, end >= size, size, lines)
+            gap = _next_gap(descriptor, offset)
     finally:
         os.close(descriptor)
     end = offset + len(data)
     at_end = end >= size
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data, final=end == gap and (ended or not at_end))
+    text = decoder.decode(data, final=end == gap.begin and (ended or not at_end))
     next_offset = offset + len(data) - len(decoder.getstate()[0])
     lines = _lines(data[: next_offset - offset], offset)
     return Piece(text, offset, next_offset, at_end, size, lines)
@@ -106,7 +114,10 @@ def line_offset(path: Path, offset: int | None) -> int:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """The offset at which the last ``lines`` lines of the file begin, or the gap before these."""
+    """The offset at which the last ``lines`` lines of the file begin, or the gap before these.
+
+    It reads no more than these lines, a longest line counted as several.
+    """
     descriptor = _open(path)
     if descriptor is None:
         return 0
@@ -115,16 +126,21 @@ def tail_offset(path: Path, lines: int) -> int:
         if lines <= 0:
             return end
         # A newline at the very end closes the last line and begins none.
-        missing = lines + (end > 0 and os.pread(descriptor, 1, end - 1) == b"\n")
+        line_end = end - (end > 0 and os.pread(descriptor, 1, end - 1) == b"\n")
+        end = line_end
         while end > 0:
             start = max(0, end - BLOCK)
             gap = _last_gap(descriptor, start, end)
             block = os.pread(descriptor, end - gap.end, gap.end)
             at = len(block)
             while (at := block.rfind(b"\n", 0, at)) >= 0:
-                missing -= 1
-                if missing == 0:
-                    return gap.end + at + 1
+                begin = gap.end + at + 1
+                if (parts := _parts(line_end - begin)) >= lines:
+                    return max(begin, _character(descriptor, line_end - lines * LONGEST_LINE))
+                lines -= parts
+                line_end = begin - 1
+            if (limit := line_end - lines * LONGEST_LINE) >= gap.end:
+                return _character(descriptor, limit)
             if gap.end > gap.begin:
                 first = next_gap(descriptor, 0)
                 return first if gap_at(descriptor, first) == gap.end else gap.begin
@@ -139,6 +155,28 @@ class Gap(NamedTuple):
 
     begin: int
     end: int
+
+
+def _next_gap(descriptor: int, offset: int) -> Gap:
+    """The gap at or after an offset of a file; an empty one at the file's end if there is none."""
+    begin = next_gap(descriptor, offset)
+    return Gap(begin, gap_at(descriptor, begin))
+
+
+def _after_line(descriptor: int, offset: int) -> int:
+    """The offset after the line that goes on at an offset; the offset itself for a long line."""
+    return offset + os.pread(descriptor, LONGEST_LINE, offset).find(b"\n") + 1
+
+
+def _parts(num_bytes: int) -> int:
+    """The number of lines that a line of so many bytes counts as."""
+    return max(1, -(-num_bytes // LONGEST_LINE))
+
+
+def _character(descriptor: int, offset: int) -> int:
+    """The offset at which the first character begins at or after an offset, in UTF-8."""
+    some = os.pread(descriptor, 3, max(0, offset))
+    return offset + next((at for at, byte in enumerate(some) if byte & 0xC0 != 0x80), 0)
 
 
 def _last_gap(descriptor: int, start: int, end: int) -> Gap:

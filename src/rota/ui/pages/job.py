@@ -8,7 +8,7 @@ from typing import Any
 
 from nicegui import background_tasks, ui
 
-from rota.client.outputs import LogPiece
+from rota.client.outputs import LogPiece, split_lines
 from rota.errors import NotFoundError, RotaError
 from rota.report.text import duration
 from rota.ui.frame import Frame
@@ -20,7 +20,6 @@ from rota.ui.text import log_line, number, plain
 REREAD_S = 1.0  # between two readings of what the job's document tells
 AGAIN_S = 5.0  # after which an output that could not be followed is followed again
 TAIL_LINES = 500
-MOST_REST_CHARS = 65536  # of a line whose end has not come
 MOST_STORY = 200
 
 
@@ -263,10 +262,9 @@ class _JobPage:
                         continue
                     if (piece.attempt, piece.process) != of:
                         of, rest = (piece.attempt, piece.process), ""
-                    *lines, rest = (rest + piece.text).split("\n")
+                    lines, rest = split_lines(rest, piece.text)
                     if piece.complete and rest:
                         lines, rest = [*lines, rest], ""
-                    rest = rest[-MOST_REST_CHARS:]
                     if lines:
                         text = "".join(f"{log_line(line)}\n" for line in lines[-TAIL_LINES:])
                         with self.frame.page.content:
