@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
@@ -42,12 +43,13 @@ from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
-from rota.live.controller.leases import Leases
+from rota.live.controller.leases import MARGIN_S, Leases
 from rota.live.controller.loop import Controller
 from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
 from rota.live.wire.lease import Lease
 from rota.live.wire.peer import Peer
+from rota.model.events import AttemptLost, NodeLost
 from rota.model.job import Elastic, JobState
 from rota.policy.registry import create
 from rota.request.jobfile import JobRequest
@@ -71,7 +73,9 @@ EXPECTED = (
     "a later connection of",
     "has not been heard for",
     "is lost by now",
+    "is another machine",
 )
+ABSENCES = ("", "controller", "machine", "laptop", "copy")
 
 
 class MemoryStore:
@@ -199,7 +203,8 @@ class Cluster:
     """One run, drawn from a seed: ``nodes`` of the controller's host, and hosts that ``joined``.
 
     If it is ``crowded``, there are more jobs than GPUs, and more is asked of jobs and nodes: states
-    of suspended jobs leave nodes that are drained.
+    of suspended jobs leave nodes that are drained. With one of ABSENCES as ``only``, nothing else
+    fails.
     """
 
     def __init__(
@@ -211,6 +216,7 @@ class Cluster:
         joined: int = 0,
         *,
         crowded: bool = False,
+        only: str | None = None,
     ) -> None:
         self.loop = VirtualLoop()
         self.machine = Machine(self.loop, seed)
@@ -246,6 +252,12 @@ class Cluster:
         self._stop_share = self.random.choice([0.0, 0.1])
         self._harm_share = self.random.choice([0.0, 0.0, 0.05])
         self._cut_share = self.random.choice([0.0, 0.02])
+        self.only = only
+        if only is not None:
+            self._kill_share = self._close_share = self._stop_share = 0.0
+            self._harm_share = self._cut_share = 0.0
+        self.absence = self.random.choice(ABSENCES) if only is None else only
+        self.copies: dict[str, str] = {}  # hosts with copies of others' folders, and whose
         if joined:
             self.lease_s = self.random.choice([8.0, 15.0])
             self._sever_every_s = self.random.choice([10.0, 20.0, 40.0])
@@ -257,7 +269,7 @@ class Cluster:
     # -- faults ----------------------------------------------------------------------------------
 
     def _may_kill(self, process: Process) -> None:
-        rough = self.loop.time() < ROUGH_S
+        rough = self.loop.time() < ROUGH_S and self.only is None
         self.machine.is_rough = rough
         is_ours = process is self.controller_process or process in self.agents.values()
         if rough and is_ours and self.random.random() < self._kill_share:
@@ -345,6 +357,52 @@ class Cluster:
         self.machine.boot(host)
         self.off.remove(host)
 
+    async def _be_absent(self) -> None:
+        """The controller stands still, machines sleep, or there is a copy of one; each once."""
+        await asyncio.sleep(self.random.uniform(1.0, ROUGH_S / 2))
+        longest_s = self.lease_s + MARGIN_S
+        seconds = longest_s + self.random.uniform(0.0, 2 * longest_s)
+        name = self.random.choice(self.joined)
+        if self.absence == "controller":
+            self.note(f"the controller stands still for {seconds:.3f} s")
+            self.loop.stop_process(self.controller_process, seconds)
+        elif self.absence == "machine" and name not in self.off:
+            self.note(f"{name} sleeps for {seconds:.3f} s")
+            self.machine.sleep(name, [self.agents[name]], seconds)
+        elif self.absence == "laptop":
+            self.note(f"all machines, and the controller's, sleep for {seconds:.3f} s")
+            for host in (HEAD, *self.joined):
+                others = [self.controller_process] if host == HEAD else []
+                there = [each for each in self.agents.values() if each.host == host]
+                self.machine.sleep(host, [*others, *there], seconds)
+        elif self.absence == "copy" and name not in self.off:
+            await self._copy(name, seconds)
+
+    async def _copy(self, name: str, seconds: float) -> None:
+        """Another machine has a copy of a node's folder, and calls as that node for a while."""
+        host = f"{name}-copy"
+        self.machine.add_host(host)
+        self.copies[host] = name
+        if self.random.random() < 0.5:
+            self.machine.kernels[host] = name  # it is a container on the same machine
+            self.machine.booted_s[host] = self.machine.booted_s[name]
+        self.folders[host] = Folder(self.folder.path / "hosts" / host)
+        shutil.copytree(self.folders[name].path, self.folders[host].path)
+        self.note(f"{host} calls as {name}")
+        keeper = asyncio.ensure_future(self._keep_agent(host))
+        if self.only is None and self.random.random() < 0.7:
+            await asyncio.sleep(self.random.uniform(0.0, 5.0))
+            self.note(f"{name} is cut off for {seconds:.3f} s")
+            ways = list(self.machine.all_ways(name))
+            self._tasks.append(asyncio.ensure_future(self._sever(ways, seconds)))
+        await asyncio.sleep(self.random.uniform(0.0, seconds))
+        self.note(f"{host} is gone for good")
+        keeper.cancel()
+        self.living.pop(host, None)
+        self.machine.lose_power(host, self.agents.pop(host))
+        self.machine.mend(self.machine.all_ways(host))
+        shutil.rmtree(self.folders.pop(host).path)
+
     async def _kill_programs(self) -> None:
         """Kill a worker now and then, or a shim, and its worker with it."""
         while self.loop.time() < ROUGH_S:
@@ -402,7 +460,8 @@ class Cluster:
 
     async def _serve(self, controller: Controller, connection: Connection) -> None:
         host = connection.ends[0].host
-        member = (host, self.machine.hosts[host]) if host in self.joined else ()
+        node = self.copies.get(host, host)
+        member = (node, self.machine.hosts[host]) if node in self.joined else ()
         try:
             await controller.agents.serve_agent(Channel(connection), *member)
         except ConnectionError:
@@ -417,14 +476,15 @@ class Cluster:
 
     async def _keep_agent(self, name: str) -> None:
         cores = tuple([0] * 2)
-        host = name if name in self.joined else HEAD
+        node = self.copies.get(name, name)
+        host = name if node in self.joined else HEAD
         folder = self.folders[name].create()
-        at = Joined() if name in self.joined else endpoint.FolderEndpoint(folder, 1)
+        at = Joined() if node in self.joined else endpoint.FolderEndpoint(folder, 1)
         while True:
             while name in self.off:
                 await asyncio.sleep(AGAIN_S)
             process = self.agents[name] = Process(f"agent {name}", host)
-            folder.node(name).mkdir(parents=True, exist_ok=True)
+            folder.node(node).mkdir(parents=True, exist_ok=True)
 
             async def main(name: str = name) -> None:
                 devices = Devices("cpu", 2, cores)
@@ -432,7 +492,7 @@ class Cluster:
                     devices = Devices("cuda", 2, ids=("0", "1"), memory_gb=80.0)
                 world = VirtualWorld(self.machine)
                 agent = self.living[name] = Agent(
-                    folder, name, devices, at, 250, world=world, data_port=0
+                    folder, node, devices, at, 250, world=world, data_port=0
                 )
                 await agent.run()
 
@@ -573,13 +633,15 @@ class Cluster:
         keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
         keepers += [self._stop_processes(), self._close_nodes(), self._ask()]
         keepers += [self._fall_idle(), self._call()]
-        keepers += [self._sever_hosts()] if self.joined else []
+        if self.joined:
+            keepers += [self._be_absent()]
+            keepers += [self._sever_hosts()] if self.only is None else []
         keepers += [self._keep_agent(name) for name in self.names]
         keepers += [self._submit(number) for number in range(jobs)]
         self._tasks = [asyncio.ensure_future(each) for each in keepers]
         await asyncio.sleep(ROUGH_S)
         self._tasks.append(asyncio.ensure_future(self._resume_all()))
-        while not self._is_over(jobs) or self.machine.cut or self.off:
+        while not self._is_over(jobs) or self.machine.cut or self.off or self.machine.asleep:
             await asyncio.sleep(5.0)
             assert self.loop.time() < LONGEST_S, "some job never comes to its end"
         await asyncio.sleep(20.0)  # for what has ended to be cleared away
@@ -608,6 +670,9 @@ class Cluster:
         assert self.controller is not None
         state = self.controller.state
         state.validate()
+        if self.only not in (None, "machine"):
+            lost = [each for each in self.store.events if isinstance(each, AttemptLost | NodeLost)]
+            assert not lost, lost
         for row, spec in enumerate(state.spec):
             outcome = JobState(state.state[row])
             if outcome == JobState.CANCELLED:
@@ -696,7 +761,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
         for owner, name, value in (
             (asyncio, "start_unix_server", machine.start_unix_server),
             (asyncio, "to_thread", _in_place),
-            (time, "monotonic", cluster.loop.time),
+            (time, "monotonic", machine.monotonic_s),
             (clock, "boottime_s", machine.boottime_s),
             (clock, "boot_id", machine.boot_id),
             (clock, "ahead_s", machine.ahead_s),

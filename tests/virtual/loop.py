@@ -23,6 +23,7 @@ class Process:
         self.name, self.host = name, host
         self.alive = True
         self.left: list[Any] | None = None  # to be done, since it was stopped
+        self.slept_s = 0.0  # of its machine, until now: so long no clock of its timers went on
 
     def __repr__(self) -> str:
         return self.name
@@ -88,7 +89,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         context = contextvars.copy_context() if context is None else context
         holder = list[asyncio.TimerHandle]()
-        step = (_owner(context), callback, arguments, context, holder)
+        owner = _owner(context)
+        slept_s = 0.0 if owner is None else owner.slept_s
+        step = (owner, callback, arguments, context, holder, when, slept_s)
         holder.append(super().call_at(when, self._step, *step, context=context))
         return holder[0]
 
@@ -99,12 +102,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         arguments: Any,
         context: contextvars.Context,
         holder: list[asyncio.Handle],
+        when: float | None = None,
+        slept_s: float = 0.0,
     ) -> None:
         if holder[0].cancelled():
             return
         if owner is not None and owner.left is not None and not self._is_closing:
-            owner.left.append((owner, callback, arguments, context, holder))
+            owner.left.append((owner, callback, arguments, context, holder, when, slept_s))
             return
+        if owner is not None and when is not None and not self._is_closing:
+            due_s = when + owner.slept_s - slept_s
+            if due_s > self.now_s:  # its machine slept meanwhile
+                again = (owner, callback, arguments, context, holder, due_s, owner.slept_s)
+                super().call_at(due_s, self._step, *again, context=context)
+                return
         if owner is not None and not self._is_closing:
             if owner.alive:
                 self.before_each(owner)
@@ -112,16 +123,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
         callback(*arguments)
 
-    def stop_process(self, process: Process, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after so long: what was to be done meanwhile is done then."""
+    def stop_process(self, process: Process, seconds: float, *, sleeps: bool = False) -> None:
+        """SIGSTOP, and SIGCONT after so long: what was to be done meanwhile is done then.
+
+        If its machine ``sleeps``, timers go on from where they were.
+        """
         if process.left is None:
             process.left = []
-            super().call_at(self.now_s + seconds, self._continue, process)
+            slept_s = seconds if sleeps else 0.0
+            super().call_at(self.now_s + seconds, self._continue, process, slept_s)
 
-    def _continue(self, process: Process) -> None:
+    def _continue(self, process: Process, slept_s: float) -> None:
         steps, process.left = process.left or [], None
+        process.slept_s += slept_s
         for step in steps:
-            super().call_soon(self._step, *step, context=step[-2])
+            super().call_soon(self._step, *step, context=step[3])
 
     def create_task(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = super().create_task(coroutine, **options)

@@ -238,6 +238,8 @@ class Machine:
         self.held_up: list[Wire] = []
         self.hosts = {HEAD: "10.0.0.1"}  # and their addresses
         self.boots: dict[str, int] = {}
+        self.kernels: dict[str, str] = {}  # hosts that are containers on another one
+        self.asleep: dict[str, list[Callable[[], object]]] = {}  # what is to be done on waking
         self.booted_s = {HEAD: -BOOTED_S}  # by the loop's clock
         self.wrong_s: dict[str, float] = {}  # by which clocks of hosts are ahead of the cluster's
         self.meetings: dict[tuple[str, int], Process] = {}  # by address and port
@@ -292,7 +294,13 @@ class Machine:
         self.wrong_s[_here()] = ahead_s - self.now_s() + self.boottime_s()
 
     def boot_id(self) -> str:
-        return f"{self.boots.get(_here(), 0):04}-{_here()}"
+        host = self.kernels.get(_here(), _here())
+        return f"{self.boots.get(host, 0):04}-{host}"
+
+    def monotonic_s(self) -> float:
+        """CLOCK_MONOTONIC of the running process, which does not pass while its machine sleeps."""
+        running = RUNNING.get()
+        return self.loop.time() - (0.0 if running is None else running.slept_s)
 
     def die(self, process: Process) -> None:
         """SIGKILL: nothing of it goes on, and its connections close."""
@@ -364,6 +372,25 @@ class Machine:
         self.booted_s[host] = self.loop.time() - 5.0
         self.mend(self.all_ways(host))
 
+    def sleep(self, host: str, others: Iterable[Process], seconds: float) -> None:
+        """A host sleeps: what runs there, and these processes, do nothing, and no timer goes on."""
+        if host in self.asleep:
+            return
+        self.asleep[host] = []
+        there = [program for program in self.programs if program.process.host == host]
+        every = [each for program in there for each in (program.process, program.fence)]
+        for process in [*others, *every]:
+            self.loop.stop_process(process, seconds, sleeps=True)
+        # First: the watchman's clock has gone on, and it sees to the shims at once.
+        self.loop.call_at(self.loop.time() + seconds - TICK_S, self._wake, host, context=NETWORK)
+
+    def _wake(self, host: str) -> None:
+        for program in self.programs:
+            if program.process.host == host:
+                program.look_at_lease()
+        for call in self.asleep.pop(host):
+            self.later(call)
+
     async def reach(self, places: Iterable[tuple[str, str, int]]) -> str:
         """In place of :func:`rota.live.agent.network.reach`."""
         for node, address, port in places:
@@ -392,14 +419,16 @@ class Machine:
 
     def started_at(self, pid: int) -> float | None:
         program = self._of(pid)
-        if program is None:
+        if program is None or program.process.host != _here():
             return None
         alive = program.shim_alive if pid == program.shim else program.process.alive
         return program.began_s if alive else None
 
     def signal_below(self, shim: int, number: int, spared: int = 0) -> list[int]:
         program = self._of(shim)
-        if program is not None and program.process.alive and spared != program.worker:
+        if program is None or program.process.host != _here():
+            return []
+        if program.process.alive and spared != program.worker:
             program.gets(number)
         return []
 
@@ -460,6 +489,8 @@ class Machine:
                 continue
             if other.launch == program.launch and other.slot != program.slot:
                 continue
+            if other.process.host in self.asleep:
+                continue
             if other.computes or (other.attempt != program.attempt and not other.is_stopped):
                 at_s = self.loop.time()
                 self.harm.append(f"{other} computes while {program} begins to, at {at_s:.3f}")
@@ -494,14 +525,14 @@ class Program:
         address = self.env["MASTER_ADDR"]
         first = next((host for host, each in machine.hosts.items() if each == address), node)
         self.launch = (self.attempt, first)
-        self.on = (node, self.env.get("CUDA_VISIBLE_DEVICES"))
+        self.on = (self.process.host, node, self.env.get("CUDA_VISIBLE_DEVICES"))
         self.group: Group | None = None
         self.num_votes = 0  # of its group that it has taken part in
         self.generation = 0
         self.is_newcomer = "ROTA_NEWCOMER" in self.env
         self.shim_alive, self.began_s = True, machine.boottime_s()
         self._ahead_s = machine.ahead_s()  # by its agent's clock of now
-        self.computes = self._has_begun = False
+        self.computes = self._has_begun = self._is_fenced = False
         self.step = 0
         self.entered = -1  # the step that it has begun
         self._goes_on = asyncio.Event()  # while it is not stopped
@@ -518,7 +549,7 @@ class Program:
     def keeps_memory(self) -> bool:
         """True if it is on a GPU, whose memory it took with its first step and can't give up."""
         took = self.entered >= 0 and self.process.alive
-        return took and self.kind == "plain" and self.on[1] is not None
+        return took and self.kind == "plain" and self.on[-1] is not None
 
     def now_s(self) -> float:
         """The cluster's time, as it was told."""
@@ -536,6 +567,9 @@ class Program:
     # -- the shim --------------------------------------------------------------------------------
 
     def begin(self) -> None:
+        if self.process.host in self.machine.asleep:
+            self.machine.asleep[self.process.host].append(self.begin)
+            return
         claim = self.folder / f"{self.name}.pid"
         try:
             with open(claim, "x") as file:
@@ -553,17 +587,22 @@ class Program:
 
     async def _keep_lease(self, lease: Lease) -> None:
         """Stop the worker while the lease is over, as :class:`rota.train.fence.Fence` does."""
-        has_stopped = False
         while True:
-            left_s = lease.left_s
-            if left_s <= 0 and not self.is_stopped:
-                has_stopped = True
-                self.gets(19)
-            elif left_s > 0 and has_stopped:
-                has_stopped = False
-                if not self._is_held():
-                    self.gets(18)
-            await asyncio.sleep(max(left_s, LOOK_S))
+            self.look_at_lease()
+            await asyncio.sleep(max(lease.left_s, LOOK_S))
+
+    def look_at_lease(self) -> None:
+        """Stop the worker if the lease is over, and let it go on if it was renewed."""
+        if self._lease is None or not (self._has_begun and self.shim_alive):
+            return
+        left_s = self._lease.until_s - self._boottime_s()
+        if left_s <= 0 and not self.is_stopped:
+            self._is_fenced = True
+            self.gets(19)
+        elif left_s > 0 and self._is_fenced:
+            self._is_fenced = False
+            if not self._is_held():
+                self.gets(18)
 
     def _is_held(self) -> bool:
         """True if its agent has stopped it."""
