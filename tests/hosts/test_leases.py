@@ -57,6 +57,47 @@ def test_a_job_of_a_machine_that_is_cut_off_for_good_starts_elsewhere_once_it_ha
     job.ends()
 
 
+LEDGER = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True:
+            with open({ledger!r}, "a") as ledger:
+                ledger.write(f"{{os.environ['ROTA_ATTEMPT']}} {{time.monotonic()}}\\n")
+            time.sleep(0.01)
+    os._exit(0)
+time.sleep(1000)
+"""
+
+
+def test_nothing_of_a_job_runs_twice_where_agent_shims_and_zygotes_are_killed_behind_a_cut_cable(
+    lab, pair
+):
+    job = {"resources": {"gpus": 2}, "workdir": str(pair[0].base)}
+    ledger, script = pair[0].base / "ledger", pair[0].base / "ledger.py"
+    script.write_text(LEDGER.format(ledger=str(ledger)))
+    job_id = lab.client.submit(job | {"run": f"python {script}"})["id"]
+
+    def times(attempt):
+        lines = ledger.read_text().splitlines() if ledger.exists() else []
+        told = (line.split() for line in lines if line.count(" ") == 1)
+        return [float(at_s) for number, at_s in told if int(number) == attempt]
+
+    until(lambda: times(1), "its first attempt runs")
+    (place,) = lab.client.job(job_id)["gpus"][:1]
+    first = next(each for each in pair if each.host.name == place["node"])
+    with first.host.cut():
+        first.end()
+        for process in first.host.processes("rota.train.zygote"):
+            process.kill()
+        until(lambda: times(2), "its next attempt runs elsewhere")
+        assert max(times(1)) < min(times(2))
+    lab.client.cancel(job_id)
+    first.run("agent", "--gpus", "2")
+    lab.until_connected(first.host.name, first)
+
+
 def test_jobs_stop_while_their_controller_is_away_and_go_on_when_it_is_back(lab, pair):
     job, machine, _, attempt = begun(lab, pair)
     lab.head.end()

@@ -40,6 +40,7 @@ from rota.live.agent.logs import Logs
 from rota.live.agent.meter import Meter
 from rota.live.agent.ordering import Ordering
 from rota.live.agent.states import State
+from rota.live.agent.watchman_link import WatchmanLink
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
@@ -794,6 +795,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (ZygoteLink, "start", _at_once),
             (ZygoteLink, "close", _at_once),
             (ZygoteLink, "fork", fork),
+            (WatchmanLink, "run", _for_ever),
             (Filling, "run", _for_ever),
             (Ordering, "run", _for_ever),
             (Meter, "run", _for_ever),

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from rota.flow.members import Member, Place
 from rota.flow.moves import bind
 from rota.flow.page import Bells, Page
 from rota.flow.seats import Taken
+from rota.live.wire import worn
 
 PR_SET_PDEATHSIG = 1
 
@@ -101,9 +101,7 @@ def _take_seat(seat: Taken, worker: int) -> None:
     """In a worker: be a process of the job, as its agent would have started it."""
     told = seat.told
     if told.tag is not None:
-        with contextlib.suppress(ValueError, OSError):
-            _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
-            resource.setrlimit(resource.RLIMIT_RTTIME, (told.tag, hard))
+        worn.wear(told.tag)
     output = _output_of_program(Path(told.log))
     for stream in (1, 2):
         os.dup2(output, stream)

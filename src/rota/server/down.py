@@ -25,6 +25,7 @@ from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
+from rota.live.wire import worn
 from rota.live.wire.clock import boot_id
 from rota.server.kubernetes import cancel_pods
 from rota.server.ray import cancel_nodes
@@ -51,17 +52,22 @@ class Living(NamedTuple):
 
 
 class _Ranks(NamedTuple):
-    """The job of each tag that ranks wear, and of each session that a shim leads."""
+    """The job of each tag that ranks wear, and of each session that a shim leads.
+
+    ``marks`` are those of the nodes' watchmen.
+    """
 
     tags: dict[int | None, str]
     sessions: dict[int, str]
+    marks: set[int | None]
 
 
 def living(folder: Folder) -> dict[int, Living]:
     """Every live process of the cluster of this folder but its controller and this one, by pid.
 
-    These are agents and drivers of searches; processes with the tag or the variables of one of its
-    jobs, in the session of one, or that print into its folder; and whatever these have started.
+    These are agents, their watchmen, and drivers of searches; processes with the tag or the
+    variables of one of its jobs, in the session of one, or that print into its folder; and whatever
+    these have started.
     """
     ranks = _ranks(folder)
     found: dict[int, str] = {}
@@ -150,6 +156,9 @@ def _job_of(process: psutil.Process, folder: Folder, ranks: _Ranks) -> str | Non
     job_id = ranks.tags.get(worn_by(process.pid)) or ranks.sessions.get(os.getsid(process.pid))
     if job_id is not None:
         return job_id
+    number = worn.number_on(process.pid)
+    if number is not None and number & worn.WATCHMAN and worn.mark_in(number) in ranks.marks:
+        return ""
     environment, words = process.environ(), process.cmdline()
     checkpoints = Path(environment.get("ROTA_CHECKPOINT_DIR", os.devnull))
     # Itself it may be a link to another place; a relative one is none that Rota has given.
@@ -174,7 +183,10 @@ def _ranks(folder: Folder) -> _Ranks:
     A session is known by its shim also when that is dead: as long as one of the session lives, no
     other process gets its pid.
     """
-    ranks = _Ranks({}, {})
+    ranks = _Ranks({}, {}, set())
+    for place in folder.path.glob("nodes/*"):
+        with contextlib.suppress(OSError):
+            ranks.marks.add(worn.mark_of(place))
     for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
         job_id = file.parent.parent.name
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

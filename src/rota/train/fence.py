@@ -2,10 +2,11 @@
 
 The shim does so by itself: its agent may hang, or be gone.
 
-    python -m rota.train.fence LEASE PROGRAM [ARGUMENT]...
+    python -m rota.train.fence LEASE NUMBER PROGRAM [ARGUMENT]...
 
 runs a program that serves others, and is never stopped itself, with what it starts behind a fence.
-It ends with this process, which ends as the program does.
+It ends with this process, which ends as the program does, and kills what that has left behind. By
+the NUMBER that it wears a watchman knows it as a guard: see :mod:`rota.live.wire.worn`.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from rota.live.wire import worn
 from rota.live.wire.lease import Lease
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -112,7 +114,8 @@ def has_stopped(pid: int) -> bool:
 
 def main() -> NoReturn:
     """See the module."""
-    lease, program, fence = Lease(Path(sys.argv[1])), sys.argv[2:], os.getpid()
+    lease, number, program = Lease(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
+    fence = os.getpid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = os.fork()
     if child == 0:
@@ -120,10 +123,17 @@ def main() -> NoReturn:
         if os.getppid() == fence:
             os.execvp(program[0], program)  # noqa: S606
         os._exit(1)
+    worn.wear(number | worn.GUARD)
     wait = Fence(lease, spared=child).wait
     ended = 0
     while ended != child:
         ended, status = wait()
+    killed = set[int]()
+    while left := set(below(fence)) - killed:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
 

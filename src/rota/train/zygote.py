@@ -16,7 +16,6 @@ can hang.
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import sys
@@ -26,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rota.live.wire import clock
+from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
 from rota.live.wire.title import title, title_role
 from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence, children_of
@@ -84,7 +83,7 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.setsid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if request["tag"] is not None:
-        wear(request["tag"])
+        worn.wear(request["tag"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outlet = Outlet(request["log"])
@@ -101,6 +100,8 @@ def become_shim(request: dict[str, Any]) -> bool:
         os.close(started)
         return True
     os.close(started)
+    if request["tag"] is not None:
+        worn.wear(request["tag"] | worn.GUARD)
     outlet.start()
     where = Path(request["folder"])
     name = request["name"]
@@ -122,18 +123,6 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.write(start, b"g")
     os.close(start)
     watch(worker, where / f"{name}.exit", wait, outlet)
-
-
-def wear(tag: int) -> None:
-    """Give this process, and everything that will come of it, a number to be found by.
-
-    It is the soft limit of the CPU time of real-time processes, in microseconds: programs inherit
-    it whatever they are executed by and with, and one so large never takes effect. Where the user
-    is limited to less, processes go without.
-    """
-    with contextlib.suppress(ValueError, OSError):
-        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
-        resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
 
 
 def watch(

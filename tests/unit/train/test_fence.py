@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rota.live.agent.rank import Rank
-from rota.live.wire import clock
+from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
 
 HOUR_S = 3600.0
@@ -225,7 +225,8 @@ while True:
 
 def test_a_host_behind_a_fence_goes_on_while_its_workers_are_stopped(tmp_path, lease):
     lease.renew(clock.boottime_s() + HOUR_S)
-    command = [sys.executable, "-m", "rota.train.fence", str(lease.path)]
+    number = worn.marked(7, 0)
+    command = [sys.executable, "-m", "rota.train.fence", str(lease.path), str(number)]
     logs = tmp_path / "worker.log", tmp_path / "host.log"
     with open(logs[0], "wb") as out, open(logs[1], "wb") as error:
         fence = subprocess.Popen([*command, sys.executable, "-c", HOST], stdout=out, stderr=error)
@@ -246,16 +247,18 @@ def test_a_host_behind_a_fence_goes_on_while_its_workers_are_stopped(tmp_path, l
         assert worker.status() == psutil.STATUS_STOPPED
         lease.renew(clock.boottime_s() + HOUR_S)
         assert writes(logs[0])
-        worker.kill()
+        assert worn.number_on(fence.pid) == number | worn.GUARD  # and nobody below it wears that
+        assert worn.mark_in(worn.number_on(host.pid)) is None
         host.kill()
         assert fence.wait(60) == 128 + signal.SIGKILL
+        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
     finally:
         fence.kill()
         fence.wait()
 
 
 def test_a_host_ends_with_its_fence(lease):
-    command = [sys.executable, "-m", "rota.train.fence", str(lease.path), "sleep", "1000"]
+    command = [sys.executable, "-m", "rota.train.fence", str(lease.path), "0", "sleep", "1000"]
     fence = subprocess.Popen(command)
     children = psutil.Process(fence.pid).children
     until(lambda: [each for each in children() if each.name() == "sleep"])
@@ -266,5 +269,5 @@ def test_a_host_ends_with_its_fence(lease):
 
 
 def test_a_fence_ends_as_its_program_does(lease):
-    command = [sys.executable, "-m", "rota.train.fence", str(lease.path), "bash", "-c", "exit 3"]
-    assert subprocess.run(command).returncode == 3
+    command = [sys.executable, "-m", "rota.train.fence", str(lease.path), "0"]
+    assert subprocess.run([*command, "bash", "-c", "exit 3"]).returncode == 3

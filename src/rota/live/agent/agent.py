@@ -63,6 +63,7 @@ from rota.live.agent.seat import FlowSeat
 from rota.live.agent.snapshots import Snapshots
 from rota.live.agent.states import State
 from rota.live.agent.vitals import Vitals
+from rota.live.agent.watchman_link import WatchmanLink
 from rota.live.agent.workdir import OWN, thin
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
@@ -140,6 +141,10 @@ class Agent:
         self._ends = not endpoint.stays if ends is None else ends  # when it is told to shut down
         self._lease = Lease(lease_file(folder.node(node))) if endpoint.stays else None
         self._world.lease = self._lease
+        self._watchman = None
+        if self._lease is not None:
+            trees = groups.trees if groups is not None else []
+            self._watchman = WatchmanLink(folder.node(node), node, self._lease.path, trees)
         self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._door = Door(folder, node, self._serve_worker)
@@ -212,6 +217,8 @@ class Agent:
         self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
         threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
         await self._door.open()
+        if self._watchman is not None:
+            self._spawn(self._watchman.run())
         self._spawn(self._start_zygote())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
@@ -251,6 +258,8 @@ class Agent:
         self._cpus.close()
         await self._zygote.close()
         await self._island.close(ends=not self._is_busy())
+        if self._watchman is not None:
+            await self._watchman.close()
         with contextlib.suppress(OSError):
             self._arenas.rmdir()
         self._held.close()
@@ -782,7 +791,8 @@ class Agent:
         folder.mkdir(parents=True, exist_ok=True)
         failed_start.raise_if_known(folder)
         refusal = self._checkpoints.refusal if self._checkpoints is not None else None
-        attempt = self._attempt(record_of(message, self.devices, refusal), folder)
+        record = record_of(message, self.devices, refusal, self.folder.node(self.node))
+        attempt = self._attempt(record, folder)
         attempt.tuning.keep(message.get("batch"))
         attempt.save()
         self.attempts[job_id, number] = attempt

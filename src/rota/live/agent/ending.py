@@ -9,7 +9,7 @@ from typing import Any
 
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.launching import checkpoints
-from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
+from rota.live.agent.processes import LOOK_AGAIN_S, signal_name, tag_of
 from rota.live.agent.rank import Rank
 from rota.live.agent.setup import FAILED
 from rota.live.agent.states import State
@@ -48,6 +48,9 @@ class Ending:
                 attempt.become(State.ENDING)  # from here on there is nothing to suspend or resize
             attempt.world.later(LOOK_AGAIN_S, self._look_again)
             return
+        if attempt.record.flow is not None and self._have_left_workers():
+            attempt.after(LOOK_AGAIN_S, self._look_again)
+            return
         attempt.cancel_timers()
         last = [rank for rank in attempt.ranks if not rank.survived] or attempt.ranks
         if not any(rank.gone for rank in last):
@@ -60,6 +63,12 @@ class Ending:
             self._end(
                 State.LOST, error=VANISHED if started else "it never started", started=started
             )
+
+    def _have_left_workers(self) -> bool:
+        """Kill what workers of the island's host have left behind. True if there was anything."""
+        attempt = self._attempt
+        tags = [tag_of(attempt.record.secret, rank.name) for rank in attempt.ranks]
+        return attempt.world.kill_remains([], tags) > 0
 
     def _still_tells(self) -> bool:
         """True if messages of the ended processes may still be unread.

@@ -298,13 +298,19 @@ class Guest:
         if rank.gone and self._world.kill_remains([], [tag]):
             self._world.later(LOOK_AGAIN_S, self._clear_away, rank)
 
+    def _kill_remains(self) -> int:
+        """Kill what vanished shims have left behind. Returns the number of processes."""
+        gone = [rank for rank in self._ranks.values() if rank.gone]
+        tags = [tag_of(self.record.secret, rank.name) for rank in gone]
+        return self._world.kill_remains([], tags) if tags else 0
+
     # -- the end -------------------------------------------------------------------------------
 
     async def end(self) -> None:
         """Kill all processes; returns when none is left, with the record put away."""
         self.is_over = True
         self._close_meeting()
-        while self._starts or self.is_alive:
+        while self._starts or self.is_alive or self._kill_remains():
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -406,7 +412,8 @@ class Guests:
         for what in claim(self._folder, self._node, told):
             log.warning("%s", what)
             self._notify({"type": "set_aside", "what": what} | about)
-        record = record_of(told | {"at_s": self._world.now_s()}, self._devices, None)
+        told = told | {"at_s": self._world.now_s()}
+        record = record_of(told, self._devices, None, self._folder.node(self._node))
         record.host = word.node
         record.slots, record.members, record.gpus = 0, [], []
         return self._guest(record, self._folder.attempt(self._node, job_id, number))

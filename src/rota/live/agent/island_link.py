@@ -18,6 +18,7 @@ from typing import Any
 from rota.errors import AgentError, FlowError
 from rota.folder import hold_outside
 from rota.live.agent.processes import while_it_works
+from rota.live.wire import worn
 from rota.live.wire.island import (
     CONTROL,
     Called,
@@ -202,7 +203,10 @@ class IslandLink:
         """Start a host in an empty folder. Raises AgentError."""
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         python = [sys.executable, "-m"]
-        fence = [] if self._lease is None else [*python, "rota.train.fence", str(self._lease)]
+        fence = []
+        if self._lease is not None:
+            number = worn.marked(worn.mark_of(self._lease.parent), 0)
+            fence = [*python, "rota.train.fence", str(self._lease), str(number)]
         words = [str(self.folder), str(self._devices), str(self._memory_bytes), self._kind]
         try:
             with contextlib.suppress(FileNotFoundError):  # else by a host that was killed

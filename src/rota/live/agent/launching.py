@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import secrets
 import socket
 import stat
 import sys
@@ -26,7 +25,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
 from rota.live.agent.workdir import workdir_of
-from rota.live.wire import Message, clock, island
+from rota.live.wire import Message, clock, island, worn
 from rota.live.wire.lease import lease_file
 from rota.live.wire.places import here, node_and_gpu
 from rota.model.job import MAX_SLOWDOWN
@@ -67,8 +66,8 @@ class Starter(NamedTuple):
     requests: Callable[..., list[dict[str, Any]]]
 
 
-def record_of(message: Message, devices: Devices, refusal: str | None) -> Record:
-    """The record of an attempt that the message launches.
+def record_of(message: Message, devices: Devices, refusal: str | None, node: Path) -> Record:
+    """The record of an attempt that the message launches, on the node with this folder.
 
     ``refusal`` is the reason for which CUDA checkpoints are impossible here, if they are. A job
     whose script is in a snapshot counts as one without ``rota.train`` until :func:`look_at_script`.
@@ -102,7 +101,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         method=choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
         launched_s=message["at_s"],  # until it is known
         boot_id=clock.boot_id(),
-        secret=secrets.token_hex(8),
+        secret=worn.new_secret(node),
         origin=message.get("origin"),
     )
     if nodes := message.get("nodes"):

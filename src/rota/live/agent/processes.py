@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import resource
 import signal
 from collections.abc import Awaitable, Collection, Iterable
 from itertools import count
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+
+from rota.live.wire import worn
 
 MOST_LOOKS = 5  # at processes that may continue to fork
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
@@ -109,23 +110,22 @@ def started_at(pid: int) -> float | None:
 
 
 def tag_of(secret: str | None, name: str) -> int | None:
-    """The number that the processes of one life of a rank wear: see ``zygote.wear``.
+    """The number that the processes of one life of a rank wear: see :mod:`rota.live.wire.worn`.
 
-    ``record`` and ``name`` are those of its attempt and of its files. None for an attempt of an
+    ``secret`` and ``name`` are those of its attempt and of its files. None for an attempt of an
     older agent, which gave it none.
     """
     if secret is None:
         return None
-    digest = hashlib.sha256(f"{secret}/{name}".encode()).digest()
-    return 1 << 62 | int.from_bytes(digest[:7])
+    own = int.from_bytes(hashlib.sha256(f"{secret}/{name}".encode()).digest()[:7])
+    mark, is_marked, _ = secret.partition("-")
+    return worn.marked(int(mark, 16), own) if is_marked else worn.WORN | own
 
 
 def worn_by(pid: int) -> int | None:
-    """The number that a process wears, if any; None if it is gone, or of another user."""
-    try:
-        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0]
-    except OSError:
-        return None
+    """The tag that a process wears, a shim that of its rank; None if it is gone, or another's."""
+    number = worn.number_on(pid)
+    return number & ~worn.GUARD if number is not None and number >= worn.WORN else number
 
 
 def kill_remains(

@@ -1,0 +1,225 @@
+"""A node's watchman: a second fence around its jobs, which needs neither the agent nor a shim.
+
+A shim stops what is below it at the end of the node's lease, and its agent removes what a killed
+shim has left behind. Should both be killed, what a job has started beside its worker runs on, while
+the job may begin anew elsewhere. The watchman is a process of its own: it sleeps until the lease is
+over, kills what has outlived its shim then, and wakes the shims, should they be stopped or should
+the machine have slept. It goes once the agent is gone and no process of a job is left.
+
+What belongs to the node's jobs it knows by the number that they wear
+(:mod:`rota.live.wire.worn`), by their control groups, and by the environment that they were
+executed with.
+"""
+
+import ctypes
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rota.live.wire import clock, worn
+from rota.live.wire.lease import Lease
+
+EARLY_S = 0.25  # before the end of the lease: by that it is done
+LOOK_S = 1.0  # while the lease is over
+LOOK_AGAIN_S = 0.05  # at what was killed
+LONGEST_S = 3600.0
+AGENT = 0  # the descriptor of a pipe whose other end the agent has
+OF_A_JOB = re.compile(r"(?!0\.0$)[0-9]+\.[0-9]+")  # a control group; 0.0 is a trial's
+CLOCK_BOOTTIME, TFD_TIMER_ABSTIME = 7, 1
+PR_SET_NAME = 15
+MOST_NAMED = 80  # characters of the command of a process that was killed
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Watchman:
+    """See the module. ``trees`` have the control groups of the node's jobs, if they have any."""
+
+    def __init__(self, folder: Path, lease: Lease, mark: int, trees: Sequence[Path] = ()) -> None:
+        self._folder, self._lease, self._mark, self._trees = folder, lease, mark, trees
+        self._pulse = b"ROTA_PULSE=" + os.fsencode(folder / "jobs") + b"/"
+        self._has_agent = True
+        self._alarm = LIBC.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        """Watch until there is neither an agent nor a process of a job."""
+        while True:
+            left_s = self._lease.left_s - EARLY_S
+            guards, again_s = list[int](), left_s
+            if left_s <= 0:
+                again_s = LOOK_AGAIN_S if self._end_orphans() else LOOK_S
+            if left_s <= 0 or not self._has_agent:
+                guards, others = self._living()
+                if not (self._has_agent or guards or others):
+                    return
+            if left_s <= 0:
+                for guard in guards:  # it may have been stopped, or sleep as if no time had passed
+                    _send(guard, signal.SIGCONT)
+                    _send(guard, signal.SIGCHLD)
+            self._wait(min(again_s, LONGEST_S), guards)
+
+    # -- whom it knows -------------------------------------------------------------------------
+
+    def _living(self) -> tuple[list[int], dict[int, bool]]:
+        """The living guards of the node, and its jobs' other processes: True for tagged ones."""
+        guards, others = list[int](), dict[int, bool]()
+        for pid in _pids():
+            number = worn.number_on(pid)
+            if number is not None and worn.mark_in(number) == self._mark:
+                if number & worn.WATCHMAN or not _lives(pid):
+                    continue
+                if number & worn.GUARD:
+                    guards.append(pid)
+                else:
+                    others[pid] = True
+            elif self._has_pulse(pid) and _lives(pid):
+                others[pid] = False
+        for pid in self._in_groups():
+            if _lives(pid):
+                others.setdefault(pid, False)
+        return guards, others
+
+    def _has_pulse(self, pid: int) -> bool:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return environment.startswith(self._pulse) or b"\0" + self._pulse in environment
+
+    def _in_groups(self) -> Iterator[int]:
+        for tree in self._trees:
+            for group in tree.glob("*"):
+                if OF_A_JOB.fullmatch(group.name):
+                    for file in group.rglob("cgroup.procs"):
+                        with suppress(OSError):
+                            yield from map(int, file.read_text().split())
+
+    def _orphans(self) -> set[int]:
+        """Processes of jobs with no guard above them."""
+        guards, others = self._living()
+        orphans = {pid for pid in others if not _is_below(pid, guards)}
+        if any(not others[pid] for pid in orphans):  # the shims of older agents wear no mark
+            shims = self._claimed()
+            orphans = {pid for pid in orphans if others[pid] or not _is_below(pid, shims)}
+        return orphans
+
+    def _claimed(self) -> list[int]:
+        """The pids that shims have written down, of whom some may be gone."""
+        found = []
+        for file in self._folder.glob("jobs/*/*/rank*.pid"):
+            with suppress(OSError, ValueError):
+                words = re.search(r'"shim": *([0-9]+)', file.read_text())
+                found.append(int(words[1]) if words is not None else 0)
+        return found
+
+    # -- what it does --------------------------------------------------------------------------
+
+    def _end_orphans(self) -> bool:
+        """Kill who has outlived its shim, and what these start meanwhile. True if any has."""
+        ended = set[int]()
+        while new := self._orphans() - ended:
+            for pid in new:
+                name = _name_of(pid)
+                if _send(pid, signal.SIGKILL):
+                    at = time.strftime("%Y-%m-%d %H:%M:%S")
+                    print(f"{at} killed {pid}, which had outlived its shim: {name}", flush=True)
+            ended |= new
+        return bool(ended)
+
+    def _wait(self, seconds: float, guards: Iterable[int]) -> None:
+        """Wait for so long, or until a guard or the agent ends; sleep of the machine counts."""
+        until_s = clock.boottime_s() + seconds
+        whole_s = int(until_s)
+        times = struct.pack("qqqq", 0, 0, whole_s, int((until_s - whole_s) * 1e9))
+        LIBC.timerfd_settime(self._alarm, TFD_TIMER_ABSTIME, times, None)
+        poll, opened = select.poll(), list[int]()
+        poll.register(self._alarm, select.POLLIN)
+        if self._has_agent:
+            poll.register(AGENT, 0)  # tells that it was closed at the other end
+        try:
+            for guard in guards:
+                with suppress(OSError):
+                    opened.append(os.pidfd_open(guard))
+                    poll.register(opened[-1], select.POLLIN)
+            came = dict(poll.poll())
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+        if AGENT in came:
+            self._has_agent = False
+
+
+def _pids() -> list[int]:
+    own = os.getpid()
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of a process after its name, its state and its parent first; none if gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _lives(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], [b"Z"], [b"X"])
+
+
+def _is_below(pid: int, guards: Sequence[int]) -> bool:
+    """True if one of the guards is above a process, or is the process."""
+    while pid > 1 and pid not in guards:
+        fields = _stat(pid)
+        pid = int(fields[1]) if fields else 0
+    return pid > 1
+
+
+def _name_of(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").strip()
+        return ascii(words.decode(errors="replace"))[1:-1][:MOST_NAMED]
+    return "?"
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def _take_over(mark: int) -> None:
+    """Take the place of the watchman of an earlier agent."""
+    for pid in _pids():
+        number = worn.number_on(pid)
+        if number is not None and worn.mark_in(number) == mark and number & worn.WATCHMAN:
+            _send(pid, signal.SIGKILL)
+
+
+def _call_itself(title: str) -> None:
+    """Show this title in place of the command, so that nobody ends it along with other programs."""
+    LIBC.prctl(PR_SET_NAME, b"lease-watchman", 0, 0, 0)
+    begin, end = map(int, _stat(os.getpid())[45:47])
+    if end > begin > 0:
+        words = title.encode()[: end - begin - 1]
+        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
+
+
+def main() -> None:
+    """``FOLDER LEASE MARK TITLE [TREE]...``: watch over the node with this folder."""
+    folder, lease, mark, title, *trees = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _call_itself(title)
+    worn.wear(worn.marked(int(mark), 0) | worn.WATCHMAN)
+    watchman = Watchman(Path(folder), Lease(Path(lease)), int(mark), [Path(tree) for tree in trees])
+    _take_over(int(mark))
+    watchman.run()
