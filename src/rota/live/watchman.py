@@ -25,6 +25,7 @@ from pathlib import Path
 
 from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
+from rota.live.wire.title import title
 
 EARLY_S = 0.25  # before the end of the lease: by that it is done
 LOOK_S = 1.0  # while the lease is over
@@ -33,7 +34,6 @@ LONGEST_S = 3600.0
 AGENT = 0  # the descriptor of a pipe whose other end the agent has
 OF_A_JOB = re.compile(r"(?!0\.0$)[0-9]+\.[0-9]+")  # a control group; 0.0 is a trial's
 CLOCK_BOOTTIME, TFD_TIMER_ABSTIME = 7, 1
-PR_SET_NAME = 15
 MOST_NAMED = 80  # characters of the command of a process that was killed
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -204,21 +204,12 @@ def _take_over(mark: int) -> None:
             _send(pid, signal.SIGKILL)
 
 
-def _call_itself(title: str) -> None:
-    """Show this title in place of the command, so that nobody ends it along with other programs."""
-    LIBC.prctl(PR_SET_NAME, b"lease-watchman", 0, 0, 0)
-    begin, end = map(int, _stat(os.getpid())[45:47])
-    if end > begin > 0:
-        words = title.encode()[: end - begin - 1]
-        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
-
-
 def main() -> None:
     """``FOLDER LEASE MARK TITLE [TREE]...``: watch over the node with this folder."""
-    folder, lease, mark, title, *trees = sys.argv[1:]
+    folder, lease, mark, words, *trees = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _call_itself(title)
+    title(words)  # not as Rota's other processes, with whom somebody may end it
     worn.wear(worn.marked(int(mark), 0) | worn.WATCHMAN)
     watchman = Watchman(Path(folder), Lease(Path(lease)), int(mark), [Path(tree) for tree in trees])
     _take_over(int(mark))

@@ -158,15 +158,15 @@ class Host:
         assert self._init is not None
         _run("nsenter", "-t", str(self._init.pid), "-m", "-p", "--", *command)
 
-    def processes(self, word: str) -> list[psutil.Process]:
-        """The processes there that have this word on their command line."""
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """The processes there, or those that have this word on their command line."""
         assert self._init is not None
         space = os.readlink(f"/proc/{self._init.pid}/ns/pid")
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 here = os.readlink(f"/proc/{process.pid}/ns/pid") == space
-                if here and word in process.cmdline():
+                if here and (not word or word in process.cmdline()):
                     found.append(process)
         return found
 
