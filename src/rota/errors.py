@@ -80,7 +80,11 @@ class TransitionError(RotaError):
 
 
 class PlanError(RotaError):
-    """A plan breaks the policy contract."""
+    """A plan breaks the policy contract; ``rows`` are the jobs whose part of it does, if known."""
+
+    def __init__(self, message: str, rows: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)
 
 
 class PolicyError(RotaError):

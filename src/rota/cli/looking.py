@@ -18,6 +18,7 @@ from rota.cli.text import clock
 from rota.cli.verdict import why_text
 from rota.cli.watching import Watch
 from rota.errors import NotFoundError, RotaError, did_you_mean
+from rota.model.fallback import SENTENCES
 from rota.model.naming import few
 from rota.model.reason import Reason
 from rota.report.text import printable
@@ -129,7 +130,8 @@ def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
     for policy in client.policies():
         told.append(f"policy {policy['name']}")
         if policy["error"] is not None:
-            told[-1] += f" fails, and its last plan stays ({printable(policy['error'])})"
+            how = SENTENCES.get(policy.get("fallback") or "", "its last plan stays")
+            told[-1] += f" fails: {how} ({printable(policy['error'])})"
     running = next((job for job in jobs if job["gpus"] and not present.is_final(job)), None)
     if running is not None and (turns := client.explain(running["id"]).get("turns")):
         told.append(f"a turn ends at {clock(turns['ends_s'])}")

@@ -60,7 +60,8 @@ def add(
     """Add a hook, and print the secret that signs what a webhook is sent.
 
     News of jobs are started, suspended, resumed, attempt_lost, succeeded, failed (also as TIMEOUT
-    or LOST), cancelled and ended (in any way); others are node_joined, node_lost and sweep_ended.
+    or LOST), cancelled and ended (in any way); others are node_joined, node_lost, sweep_ended
+    and policy_failed.
     The secret is printed now and never again. What happened before is not told.
     """
     if (webhook is None) == (command is None):

@@ -13,8 +13,8 @@ from rota.cli.outfile import whole_file
 from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
 from rota.model.naming import jobs_text
+from rota.model.setting import setting_text
 from rota.model.state.state import ClusterState
-from rota.report.setting import setting_text
 from rota.report.text import printable
 from rota.scenario.case import Case, load, uses_catalog
 from rota.sim.costsets import costs_text

@@ -665,7 +665,7 @@ def _greet(
     folder: Folder, url: str, controller: Controller, provider: Provider, engine: str
 ) -> None:
     from rota.live.provider.local import LocalProvider
-    from rota.report.setting import setting_text
+    from rota.model.setting import setting_text
 
     given = controller.policy_settings
     local = provider if isinstance(provider, LocalProvider) else None

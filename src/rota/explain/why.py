@@ -24,6 +24,7 @@ from rota.model.decide.live_limits import (
     of_wanted_types,
     stays_on_node,
 )
+from rota.model.fallback import SENTENCES as FALLBACKS
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
@@ -123,7 +124,10 @@ def explain(
         "sharing": sharing_of(state, row),
         "data_wait": data_wait_of(state, row),
         "resizing": _resizing(state, row, resizes),
-        "warnings": _warnings(state, row, now_s, adapts=adapts, fills=fills),
+        "warnings": [
+            *_policy_fails(state, job_state),
+            *_warnings(state, row, now_s, adapts=adapts, fills=fills),
+        ],
         "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
         "cpus": cpus_of(state, row),
@@ -131,6 +135,14 @@ def explain(
         "burst": burst_of(state, row),
         "flow": flow_of(state, row, now_s, progress),
     }
+
+
+def _policy_fails(state: ClusterState, job_state: JobState) -> list[str]:
+    """The sentence for a job that has not ended while the policy fails."""
+    if not state.fallback.by or job_state.is_final:
+        return []
+    how, error = FALLBACKS[state.fallback.by], state.fallback.error
+    return [f"the policy fails, and {how} ({error})"]
 
 
 def _is_undecided(state: ClusterState, row: int) -> bool:

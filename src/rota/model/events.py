@@ -179,6 +179,19 @@ class DecisionTaken(NamedTuple):
     cpus: dict[int, int | None] | None = None
     stage_marks: dict[str, Any] | None = None
     fill_wake_at_s: float | None = None  # that of the stage for background jobs
+    fallback: str = ""  # "" unless the policy failed: how the plan was made (rota.model.fallback)
+
+
+class PolicyFailed(NamedTuple):
+    """The policy has begun to fail: a fallback takes the decision that follows.
+
+    ``error`` is the policy's; ``file``, in ``failed-decisions``, has what it was to decide on.
+    """
+
+    at_s: float
+    policy: str
+    error: str
+    file: str = ""
 
 
 class CommandSent(NamedTuple):
@@ -458,6 +471,7 @@ Event = (
     | StopRequested
     | RetryDue
     | DecisionTaken
+    | PolicyFailed
     | CommandSent
     | CommandFailed
     | JobLaunched

@@ -11,6 +11,7 @@ from rota.model.events import (
     JobSuspended,
     NodeJoined,
     NodeLost,
+    PolicyFailed,
     SweepEnded,
 )
 from rota.model.job import MET_BY, JobSpec
@@ -25,7 +26,7 @@ JOB_NEWS = (
     "cancelled",
     "ended",
 )
-CLUSTER_NEWS = ("node_joined", "node_lost", "sweep_ended")
+CLUSTER_NEWS = ("node_joined", "node_lost", "sweep_ended", "policy_failed")
 TOLD = (  # the kinds of events that are news
     JobLaunched,
     JobSuspended,
@@ -35,6 +36,7 @@ TOLD = (  # the kinds of events that are news
     NodeJoined,
     NodeLost,
     SweepEnded,
+    PolicyFailed,
 )
 _WORDS = {
     JobLaunched: "started",
@@ -44,6 +46,7 @@ _WORDS = {
     NodeJoined: "node_joined",
     NodeLost: "node_lost",
     SweepEnded: "sweep_ended",
+    PolicyFailed: "policy_failed",
 }
 MAX_TEXT = 2000  # characters of a message that a job or a search ended with
 
@@ -77,6 +80,11 @@ def news_of(event: Event, spec: JobSpec | None) -> News:
         sentence = f"sweep {event.name} has ended: {event.outcome}{_after(message)}"
         facts = {"name": event.name, "outcome": event.outcome, "message": message}
         return News("sweep_ended", ("sweep_ended",), sentence, {"sweep": facts})
+    if isinstance(event, PolicyFailed):
+        name, error = event.policy.partition(" ")[0], event.error[:MAX_TEXT]
+        sentence = f"policy {name} fails, and a fallback decides: {error}"
+        about = {"name": name, "error": error, "file": event.file}
+        return News("policy_failed", ("policy_failed",), sentence, {"policy": about})
     assert spec is not None
     job: dict[str, Any] = {
         "id": spec.job_id,

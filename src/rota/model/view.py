@@ -483,7 +483,7 @@ class WhatIf:
         """Take the job's GPUs away, because of ``reason``."""
         allocation = self.target(row)
         if allocation is None:
-            raise PlanError(f"the policy releases row {row}, which has no GPUs")
+            raise PlanError(f"the policy releases row {row}, which has no GPUs", [row])
         free = self.free
         free.give(allocation)
         self.free_gpus = free.count
@@ -497,16 +497,21 @@ class WhatIf:
         before, num_gpus = view.target[row], allocation.num_gpus
         if num_gpus != view.num_gpus[row] and num_gpus not in view.sizes(row):
             raise PlanError(
-                f"the policy gives row {row} {num_gpus} GPUs; it is a gang of {view.num_gpus[row]}"
+                f"the policy gives row {row} {num_gpus} GPUs; it is a gang of {view.num_gpus[row]}",
+                [row],
             )
         if allocation.background:
-            raise PlanError(f"the policy gives row {row} GPUs of the layer of background jobs")
+            raise PlanError(
+                f"the policy gives row {row} GPUs of the layer of background jobs", [row]
+            )
         home = view.home[row]
         moves = home is not None and allocation is not home and allocation.parts != home.parts
         if moves and view.must_stay(row):
-            raise PlanError(f"the policy moves row {row}, which can go on only on {home}")
+            raise PlanError(f"the policy moves row {row}, which can go on only on {home}", [row])
         if self._allocations.get(row, before) is not None or not free.take(allocation):
-            raise PlanError(f"the policy gives row {row} GPUs that are taken, or a second time")
+            raise PlanError(
+                f"the policy gives row {row} GPUs that are taken, or a second time", [row]
+            )
         self.free_gpus = free.count
         self._steps += 1
         if before is not None and allocation == before:

@@ -101,6 +101,12 @@ class Policy:
         """The target of every active job, as changes to the previous plan."""
         raise NotImplementedError
 
+    def fallback(self) -> Policy:
+        """A policy that needs no memory, and decides on a live cluster where this one fails."""
+        from rota.policy.ordering.fifo import FifoBackfill  # here: it is seldom needed
+
+        return FifoBackfill()
+
     def rank(self, view: View, row: int) -> tuple[float, ...]:
         """A job's place in the policy's own order, the least first; equal ones by arrival."""
         return ()

@@ -313,6 +313,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.AttemptLost: History._attempt_lost,
     events.JobFinished: History._finished,
     events.JobCleaned: None,
+    events.PolicyFailed: None,
     events.SweepSubmitted: None,
     events.TrialStopped: None,
     events.SweepEnded: None,

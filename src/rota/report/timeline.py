@@ -164,6 +164,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.AttemptLost: Timeline._attempt_lost,
     events.JobFinished: Timeline._job_finished,
     events.JobCleaned: None,
+    events.PolicyFailed: None,
     events.SweepSubmitted: None,
     events.TrialStopped: None,
     events.SweepEnded: None,

@@ -16,9 +16,9 @@ from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import core_curve, goodput
 from rota.live.wire.questions import MOST_ANSWER_BYTES
+from rota.model.setting import setting_text
 from rota.model.state.state import ClusterState
 from rota.report.gauges import gauges, queue_rows, standing
-from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
 from rota.request.values import MAX_DURATION_S
 from rota.server import jobs, plans, problems, profiles, roles
@@ -306,12 +306,13 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
 
     @router.get("/policies")
     async def policies() -> JSONResponse:
-        """The policy in force, with its settings, and how many nodes it asks for."""
+        """The policy in force, its settings, the nodes that it asks for, and if it fails."""
         settings = {key: setting_text(value) for key, value in controller.policy_settings.items()}
         policy: dict[str, Any] = {"name": controller.policy_name, "settings": settings}
         wish = controller.state.notes.nodes
         policy["desired_nodes"] = None if wish is None else wish._asdict()
         policy["error"] = controller.policy_error
+        policy["fallback"] = controller.state.fallback.by or None
         return JSONResponse({"policies": [policy]})
 
     @router.get("/gauges")

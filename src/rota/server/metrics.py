@@ -55,6 +55,9 @@ METRICS: dict[str, Described] = {
         COUNTER, ("kind",), "Decisions: changed if any job was given or lost GPUs."
     ),
     "rota_policy_failing": Described(GAUGE, (), "1 if the policy failed when it was last asked."),
+    "rota_policy_fallback_decisions_total": Described(
+        COUNTER, ("fallback",), "Decisions where the policy failed, by the fallback that took them."
+    ),
     "rota_preemptions_total": Described(
         COUNTER, ("queue", "reason"), "GPUs taken from a job that held them, by the policy."
     ),
@@ -228,6 +231,7 @@ def values(snapshot: Snapshot) -> dict[str, Mapping[Labels, Any]]:
         "rota_decision_cycle_seconds": {(snapshot.policy,): process.cycle_s},
         "rota_decisions_total": counts.decisions,
         "rota_policy_failing": {(): snapshot.is_failing},
+        "rota_policy_fallback_decisions_total": counts.fallbacks,
         "rota_preemptions_total": counts.preemptions,
         "rota_lost_work_gpu_seconds_total": {(): counts.lost_work_gpu_s},
         "rota_attempts_lost_total": {(): counts.attempts_lost},

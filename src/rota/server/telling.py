@@ -109,6 +109,7 @@ class Teller:
                 for row, millicores in (event.cpus or {}).items()
             },
             "wake_at_s": event.wake_at_s,
+            "fallback": event.fallback or None,
         }
 
     def _command(self, event: CommandSent) -> dict[str, Any]:

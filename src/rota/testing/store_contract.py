@@ -49,6 +49,7 @@ from rota.model.events import (
     NodeOpened,
     NodeReachable,
     NodeUnreachable,
+    PolicyFailed,
     ResumeRequested,
     RetryDue,
     SpeedChanged,
@@ -218,6 +219,7 @@ def every_event() -> list[Event]:
         ),
         MetricReported(16.0, 5, (Report(3, 15.5, 0.1 + 0.2, True), Report(4, 15.75, None))),
         TrialStopped(17.0, 5, "it is not among the best third"),
+        PolicyFailed(17.5, "p a=1", "KeyError: 3 (p.py, line 7)", "decision-9.json"),
         SweepEnded(18.0, "s", "TARGET", "trial 3 reached 0.95"),
     ]
     commands: list[Command] = [

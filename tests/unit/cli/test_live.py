@@ -31,6 +31,7 @@ from rota.model.events import (
     SuspendRequested,
     WorkerRegistered,
 )
+from rota.model.fallback import IN_ORDER, Fallback
 from rota.model.job import Dependency, JobState, Retries, Suspension
 from rota.store.events import EventStore
 from rota.testing.builders import job
@@ -313,7 +314,10 @@ class TestLooking:
     def test_ps_says_that_the_policy_fails(self, rota, cluster):
         cluster.controller.policy_error = "policy own: KeyError: 3 (own.py, line 7, in decide)"
         first = rota("ps")[1].splitlines()[0]
-        assert "fails, and its last plan stays (policy own: KeyError: 3 (own.py, line 7" in first
+        assert "fails: its last plan stays (policy own: KeyError: 3 (own.py, line 7" in first
+        cluster.do(lambda: setattr(cluster.controller.state, "fallback", Fallback(IN_ORDER)))
+        first = rota("ps")[1].splitlines()[0]
+        assert "fails: until it decides again, jobs start in order of arrival" in first
 
     def test_ps_counts_idle_jobs_apart(self, rota, cluster):
         self.three_jobs(rota, cluster)

@@ -163,6 +163,8 @@ STRATEGIES = {
     "kind": words,
     "policy": words,
     "error": words,
+    "file": words,
+    "fallback": words,
     "message": words,
     "why": words,
     "started": words,

@@ -90,6 +90,7 @@ class Counts:
         self.submitted: Counter[Labels] = Counter()
         self.ended: Counter[Labels] = Counter()
         self.decisions: Counter[Labels] = Counter()
+        self.fallbacks: Counter[Labels] = Counter()
         self.preemptions: Counter[Labels] = Counter()
         self.launches: Counter[Labels] = Counter()
         self.migrations: Counter[Labels] = Counter()
@@ -137,6 +138,8 @@ class Counts:
 
     def _decided(self, event: DecisionTaken) -> None:
         self.decisions[(CHANGED if event.allocations else UNCHANGED,)] += 1
+        if event.fallback:
+            self.fallbacks[(event.fallback,)] += 1
         state = self._state
         for row, allocation in event.allocations.items():
             if allocation is None and (times := state.preemptions[row]):

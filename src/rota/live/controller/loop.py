@@ -20,6 +20,7 @@ from rota.errors import StoreError, StoreLostError
 from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
 from rota.live.controller.cleaner import Cleaner
+from rota.live.controller.failures import Failures, without_digits
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
@@ -45,11 +46,14 @@ from rota.model.events import (
     DecisionTaken,
     JobFinished,
     NodeUnreachable,
+    PolicyFailed,
     RetryDue,
     StopRequested,
 )
+from rota.model.fallback import SENTENCES
 from rota.model.job import JobState
 from rota.model.naming import jobs_text
+from rota.model.notes import MOST_CHARS
 from rota.model.turns import Turns
 from rota.model.view import View, identity
 from rota.policy.base import Policy, checked
@@ -57,7 +61,8 @@ from rota.policy.registry import again
 from rota.store.events import EventStore
 from rota.store.members import Members
 
-POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
+FAILURE_TOLD_S = 60.0  # another error of a policy that goes on failing is told after so long
+POLICY_RETRY_S = 5.0  # where even the fallback raised, it is tried again after so long
 # To decide takes longer the more jobs wait. New jobs alone call for no other decision until so many
 # times as long has passed as the last one took, or this many seconds.
 PACE, MOST_PACE_S = 9.0, 1.0
@@ -148,7 +153,9 @@ class Controller:
         self.node_api.has_parts = self.agents.gangs.has_parts
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
-        self.policy_error: str | None = None  # why the last decision was none, if so
+        self._decision_error: str | None = None  # why the last decision was none, if so
+        self._failures = Failures(folder.failed_decisions)
+        self._failure_told_s, self._tells_end = 0.0, False
         self.on_cycle: Callable[[Cycle], None] = lambda cycle: None  # told of each decision
         self._cycle: Cycle | None = None  # the decision of this turn, until it is written down
         self._paced_until_s = 0.0
@@ -371,24 +378,50 @@ class Controller:
             self._paced_until_s = now_s + took_s + min(PACE * took_s, MOST_PACE_S)
 
     def _decide(self, now_s: float) -> None:
-        """Ask the policy. If it fails, the last plan stays in force, and it is asked again."""
-        self._policy_retry_at_s = self.policy_error = None
-        laps = [time.perf_counter()]
+        """Ask the policy. If it fails, a fallback decides, and the policy is asked again."""
+        self._policy_retry_at_s = self._decision_error = None
+        laps, before = [time.perf_counter()], self.state.fallback.by
         try:
             lap = partial(_note_time, laps)
-            event = take_decision(self.state, self._policy, now_s, lap, self.supply.most_nodes())
-        except Exception as error:  # a policy is anybody's code
-            log.exception("policy %s failed; the last plan stays", identity(self._policy))
-            self.policy_error = str(error)
+            more = self.supply.most_nodes(), self._note_failure
+            event = take_decision(self.state, self._policy, now_s, lap, *more)
+        except Exception as error:  # a policy is anybody's code, and what it asks for as well
+            log.exception("no decision is possible; the last plan stays")
+            self._decision_error = str(error)
             self.state.decision_needed = False
             self.state.wake_at_s = None
             self._policy_retry_at_s = now_s + POLICY_RETRY_S
             return
         self.journal.unwritten.append(event)
+        if self._tells_end and event.fallback != before:
+            how = SENTENCES.get(event.fallback)
+            if how is not None:
+                notice.error("policy %s fails: %s; see `rota ps`", self.policy_name, how)
+            else:
+                notice.warning("policy %s decides again", self.policy_name)
+                self._tells_end = False
         began_s, viewed_s, decided_s = (*laps, laps[-1])[:3]
         changed, times = len(event.allocations), (began_s, viewed_s, decided_s, decided_s)
         self._cycle = Cycle(event.at_s, event.seq, changed, *times)
         self._log_warnings(event)
+
+    @property
+    def policy_error(self) -> str | None:
+        """The policy's error if it failed at the last decision, else None."""
+        fallback = self.state.fallback
+        return self._decision_error or (fallback.error if fallback.by else None)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log a failure of the policy, and keep what it was to decide on; see :class:`Failures`."""
+        state, text = self.state, str(error)[:MOST_CHARS]
+        now_s, policy = self.now_s(), identity(self._policy)
+        same = without_digits(text) == without_digits(state.fallback.error)
+        if (state.fallback.by and same) or now_s - self._failure_told_s < FAILURE_TOLD_S:
+            return  # the same again, or one of many
+        self._failure_told_s, self._tells_end = now_s, True
+        log.error("policy %s failed", policy, exc_info=error)
+        file = self._failures.keep(state, self.policy_name, self._policy, now_s, error)
+        self.journal.note(PolicyFailed(now_s, policy, text, file))
 
     def _log_warnings(self, event: DecisionTaken) -> None:
         """Log a policy's new warnings: policies are pure, and can't log."""

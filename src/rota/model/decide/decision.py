@@ -1,6 +1,6 @@
 """One decision: ask the policy, check its plan, and make it an event."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -9,12 +9,14 @@ from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
 from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
+from rota.model.decide.fallback import MOST_FAILURES, retry_after_s, without_memory
 from rota.model.decide.fill import check_fill, leave_room, with_fill, without_stage
 from rota.model.decide.live_limits import fits_on_more_nodes, fits_once_open, with_wanted_types
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
+from rota.model.fallback import IN_ORDER, WITHOUT_MARKS, WITHOUT_MEMORY
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
-from rota.model.plan import CpuPlan, Plan
+from rota.model.plan import CpuPlan, FillPlan, Plan
 from rota.model.reason import CODES, Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
@@ -39,14 +41,21 @@ class Decider:
         self._view = View(state, 0.0, policy)
 
     def decide(
-        self, now_s: float, lap: Callable[[], None] | None = None, most_nodes: int = 0
+        self,
+        now_s: float,
+        lap: Callable[[], None] | None = None,
+        most_nodes: int = 0,
+        failed: Callable[[Exception], None] | None = None,
     ) -> DecisionTaken:
         """Let the policy decide at ``now_s`` and apply its plan.
 
         ``lap`` is called once the view is ready, and again once the policy has decided. Jobs that
-        need more nodes than there are, up to ``most_nodes``, are told to wait for them. Raises
-        PlanError, before anything has changed, if the plan breaks the contract, and
-        PolicyError if the policy raises anything.
+        need more nodes than there are, up to ``most_nodes``, are told to wait for them.
+
+        If the policy fails on a live cluster, ``failed`` is called with the error, before anything
+        has changed, and a :mod:`fallback <rota.model.decide.fallback>` decides. In a simulation the
+        error is raised: PlanError if the plan breaks the contract, and PolicyError if the policy
+        raises anything.
         """
         state, view = self._state, self._view
         if not view.renew(now_s):
@@ -55,6 +64,77 @@ class Decider:
             lap()
         if state.has_background_jobs and self._may_rest(now_s):
             return self._fill_alone(view)
+        try:
+            plan, told, fill_wake_at_s = self._decided(view, lap, most_nodes)
+        except Exception as error:
+            if not state.is_live:
+                raise
+            if failed is not None:
+                failed(error)
+            return self._without_policy(error, now_s, most_nodes)
+        event = self._applied(view, told, fill_wake_at_s)
+        state.plan = plan
+        return event
+
+    def _without_policy(self, error: Exception, now_s: float, most_nodes: int) -> DecisionTaken:
+        """A decision where the policy has failed: the first way that leads to a plan."""
+        state = self._state
+        rows = [row for row in getattr(error, "rows", ()) if row in state.active]
+        ways = [(WITHOUT_MARKS, rows)] if rows else []
+        if state.fallback.failures >= MOST_FAILURES:
+            ways.append((WITHOUT_MEMORY, list(state.active)))
+        for way, forgotten in ways:
+            found = self._forgetting(forgotten, now_s, most_nodes, whole=way == WITHOUT_MEMORY)
+            if found is not None:
+                return self._applied(*found, way)
+        view, told = self._in_order(now_s, most_nodes)
+        return self._applied(view, told, None, IN_ORDER)
+
+    def _forgetting(
+        self, rows: list[int], now_s: float, most_nodes: int, *, whole: bool
+    ) -> tuple[View, Plan, float | None] | None:
+        """The policy's plan if it remembers nothing of these jobs; None if it fails again."""
+        try:
+            with without_memory(self._state, rows, whole=whole):
+                view = View(self._state, now_s, self.policy)
+                _, told, fill_wake_at_s = self._decided(view, None, most_nodes)
+        except Exception:  # the first error is the one that is told
+            return None
+        if not whole:
+            told = told._replace(marks=dict.fromkeys(rows) | told.marks)
+        return view, told, fill_wake_at_s
+
+    def _in_order(self, now_s: float, most_nodes: int) -> tuple[View, Plan]:
+        """A plan without the policy: what waits starts in order of arrival where it fits.
+
+        No job that has GPUs loses them, but background jobs whose memory the others need. The
+        policy's memory stays, and it is asked again after a while.
+        """
+        state = self._state
+        other = Decider(state, self.policy.fallback())
+        with without_memory(state, (), whole=False):
+            view = View(state, now_s, other.policy)
+            plan, _, _ = other._decided(view, None, most_nodes, stages=False)
+        added = leave_room(state, view, plan, FillPlan({}, {}))
+        plan = with_fill(state, plan, added)
+        plan = plan._replace(reasons=_blame_nodes(state, plan.reasons, most_nodes))
+        wake_at_s = now_s + retry_after_s(state.fallback.failures)
+        nothing: dict[str, Any] = {"marks": {}, "policy_mark": None, "notes": None}
+        return view, plan._replace(wake_at_s=wake_at_s, **nothing)
+
+    def _decided(
+        self,
+        view: View,
+        lap: Callable[[], None] | None,
+        most_nodes: int,
+        *,
+        stages: bool = True,
+    ) -> tuple[Plan, Plan, float | None]:
+        """The policy's plan, and that plan as it is told, with its stages' parts; both checked.
+
+        Last comes the time at which the stage for background jobs wants to be asked again.
+        """
+        state, now_s = self._state, view.now_s
         plan = self._plan(view)
         if lap is not None:
             lap()
@@ -70,44 +150,54 @@ class Decider:
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
         told = plan if type(plan) is Plan else Plan(*plan)
+        if not stages:
+            return plan, told, None
         if self._stage is not None or cpus or state.target_cpus:
             told = self._with_cpus(view, told)
         if told.notes is not None:
             check_notes(state, told.notes)
         if (state.closed or state.unreachable or most_nodes) and reasons:
             told = told._replace(reasons=_blame_nodes(state, reasons, most_nodes))
-        event = self._applied(view, told)
-        state.plan = plan
-        return event
+        if not state.background:
+            return plan, told, None
+        return plan, *self._with_fill(view, told)
 
     def _may_rest(self, now_s: float) -> bool:
         """True if nothing has changed that concerns the policy."""
         state = self._state
         wake_at_s = state.policy_wake_at_s
         woken = wake_at_s is not None and wake_at_s <= now_s
-        return not (state.policy_needed or woken) and state.policy == self._identity
+        called = state.policy_needed or woken or bool(state.fallback.by)
+        return not called and state.policy == self._identity
 
     def _fill_alone(self, view: View) -> DecisionTaken:
         """A decision about background jobs, which neither the policy nor its indexes notice."""
         state = self._state
         before, changed = state.plan, list(state.changed)
-        event = self._applied(view, view.unchanged(wake_at_s=state.policy_wake_at_s))
+        told, fill_wake_at_s = view.unchanged(wake_at_s=state.policy_wake_at_s), None
+        if state.background:
+            told, fill_wake_at_s = self._with_fill(view, told)
+        event = self._applied(view, told, fill_wake_at_s)
         state.plan = before
         state.changed.extend(changed)
         return event
 
-    def _applied(self, view: View, told: Plan) -> DecisionTaken:
-        """The decision of a plan with background jobs, told with those of its notes that are new.
+    def _applied(
+        self,
+        view: View,
+        told: Plan,
+        fill_wake_at_s: float | None,
+        fallback: str = "",
+    ) -> DecisionTaken:
+        """The decision of a plan, told with those of its notes that are new.
 
         The state has it afterwards.
         """
-        state, fill_wake_at_s = self._state, None
-        if state.background:
-            told, fill_wake_at_s = self._with_fill(view, told)
+        state = self._state
         if told.notes is not None:
             told = told._replace(notes=news(state, told.notes))
         fields = (view.now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
-        event = new(DecisionTaken, fields)
+        event = new(DecisionTaken, (*fields, fallback))
         state.apply(event)
         return event
 
@@ -156,8 +246,9 @@ class Decider:
     def _blame(self, asked: object, error: Exception) -> NoReturn:
         where = _line_of(type(asked), error)
         told = f"policy {self._identity}: {type(error).__name__}: {error} ({where})"
-        kind = PlanError if isinstance(error, PlanError) else PolicyError
-        raise kind(told) from error
+        if isinstance(error, PlanError):
+            raise PlanError(told, error.rows) from error
+        raise PolicyError(told) from error
 
     def _on_live_nodes(self, plan: Any, now_s: float) -> Plan:
         plan = plan if type(plan) is Plan else Plan(*plan)
@@ -205,9 +296,10 @@ def take_decision(
     now_s: float,
     lap: Callable[[], None] | None = None,
     most_nodes: int = 0,
+    failed: Callable[[Exception], None] | None = None,
 ) -> DecisionTaken:
     """Let ``policy`` decide on ``state`` at ``now_s`` once; see :meth:`Decider.decide`."""
-    return Decider(state, policy).decide(now_s, lap, most_nodes)
+    return Decider(state, policy).decide(now_s, lap, most_nodes, failed)
 
 
 def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
@@ -225,12 +317,14 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
         if row not in active:
             _refuse_row(row)
         if code not in CODES:
-            raise PlanError(f"the plan gives job {state.spec[row].job_id} the reason {code!r}")
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} the reason {code!r}", [row]
+            )
     for row, mark in marks.items():
         if row not in active:
             _refuse_row(row)
         if not is_plain(mark):
-            _refuse_mark(mark)
+            _refuse_mark(mark, [row])
     if policy_mark is not None and not is_plain(policy_mark):
         _refuse_mark(policy_mark)
     if allocations and not tried:
@@ -289,8 +383,8 @@ def _refuse_row(row: int) -> NoReturn:
     raise PlanError(f"the plan speaks of row {row}, which is not an active job")
 
 
-def _refuse_mark(mark: Any) -> NoReturn:
-    raise PlanError(f"the plan wants to remember {mark!r}, which JSON can't carry exactly")
+def _refuse_mark(mark: Any, rows: Iterable[int] = ()) -> NoReturn:
+    raise PlanError(f"the plan wants to remember {mark!r}, which JSON can't carry exactly", rows)
 
 
 def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | None]) -> None:
@@ -305,30 +399,36 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
             continue
         if not isinstance(allocation, Allocation):
             raise PlanError(
-                f"the plan gives job {state.spec[row].job_id} {allocation!r:.100}, no Allocation"
+                f"the plan gives job {state.spec[row].job_id} {allocation!r:.100}, no Allocation",
+                [row],
             )
         if allocation.background:
             raise PlanError(
-                f"the plan gives job {state.spec[row].job_id} GPUs of the layer of background jobs"
+                f"the plan gives job {state.spec[row].job_id} GPUs of the layer of background jobs",
+                [row],
             )
         if allocation.num_gpus != num_gpus[row] and allocation.num_gpus not in state.sizes(row):
             raise PlanError(
                 f"the plan gives job {state.spec[row].job_id} {allocation.num_gpus} GPUs; "
-                f"it is a gang of {state.num_gpus[row]}"
+                f"it is a gang of {state.num_gpus[row]}",
+                [row],
             )
         before = home[row]
         if before is not None and not state.movable[row] and allocation.parts != before.parts:
             raise PlanError(
-                f"the plan moves job {state.spec[row].job_id}, which can go on only on {home[row]}"
+                f"the plan moves job {state.spec[row].job_id}, which can go on only on {home[row]}",
+                [row],
             )
         for node, _ in allocation.parts:
             if not 0 <= node < len(free.masks):
                 raise PlanError(
                     f"the plan gives job {state.spec[row].job_id} GPUs of node {node}, "
-                    "which is not there"
+                    "which is not there",
+                    [row],
                 )
         if not free.take(allocation):
             names = ", ".join(state.nodes[node].name for node in allocation.nodes())
             raise PlanError(
-                f"the plan gives job {state.spec[row].job_id} GPUs of {names} that are taken"
+                f"the plan gives job {state.spec[row].job_id} GPUs of {names} that are taken",
+                [row],
             )

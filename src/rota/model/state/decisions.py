@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.model.events import DecisionTaken
+from rota.model.events import DecisionTaken, PolicyFailed
+from rota.model.fallback import WITHOUT_MEMORY
 from rota.model.state.cpus import aim_at_cpus
 from rota.model.state.displacement import note_displaced
 from rota.model.state.ledger import Ledger
 
 
 def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
-    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages, _ = e
+    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages, *_ = e
     if allocations:
         if ledger.keeps_stories:
             note_displaced(ledger, allocations)
@@ -22,10 +23,13 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
     if ledger.keeps_stories and (allocations or reasons):
         ledger.tell_sharing(e.at_s, reasons)
     if policy != ledger.policy:
-        ledger.policy, ledger.policy_mark = policy, None
-        ledger.marks = [None] * len(ledger.marks)
-        ledger.stage_marks.clear()
+        ledger.policy = policy
+        _forget_all(ledger)
         ledger.notes.forget()
+    if e.fallback or ledger.fallback.by:
+        ledger.fallback = ledger.fallback.after(e.fallback)
+        if e.fallback == WITHOUT_MEMORY:
+            _forget_all(ledger)
     if marks:
         for row, mark in marks.items():
             ledger.marks[row] = mark
@@ -45,6 +49,18 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
     ledger.decision_needed = ledger.policy_needed = False
     ledger.plan = None
     ledger.changed.clear()
+
+
+def policy_failed(ledger: Ledger, e: PolicyFailed) -> None:
+    """The decision that follows says what was done about it."""
+    ledger.fallback = ledger.fallback._replace(error=e.error)
+
+
+def _forget_all(ledger: Ledger) -> None:
+    """The policy and its stages remember nothing."""
+    ledger.policy_mark = None
+    ledger.marks = [None] * len(ledger.marks)
+    ledger.stage_marks.clear()
 
 
 def _remember(ledger: Ledger, stage_marks: dict[str, dict[str, Any]]) -> None:

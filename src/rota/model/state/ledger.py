@@ -16,6 +16,7 @@ from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
 from rota.model.events import BurstPlanned, Event, FillMeasured, JobCleaned
+from rota.model.fallback import Fallback
 from rota.model.job import MET_BY, Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
@@ -201,6 +202,7 @@ class Ledger:
         self.events = 0
         self.observers: list[Callable[[Event], None]] = []  # each is told of every event applied
         self.on_line: Callable[[int, str], None] | None = None  # told of each new line of a story
+        self.fallback = Fallback()  # how the last decision was taken
         self.profiles: Profiles | None = None  # made at the first job with a program
         # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
         self.reports: Reports | None = None

@@ -59,6 +59,7 @@ HANDLERS: dict[type, Handler] = {
     events.StopRequested: Handler(requests.stop_requested, _NOT_ENDED, "asked to stop"),
     events.RetryDue: Handler(requests.retry_due, _NOT_ENDED, "told to retry"),
     events.DecisionTaken: Handler(decisions.decision_taken),
+    events.PolicyFailed: Handler(decisions.policy_failed),
     events.CommandSent: Handler(commands.command_sent),  # see the RULES of its command
     events.CommandFailed: Handler(commands.command_failed, answers=tuple(RULES)),
     events.JobLaunched: Handler(lifecycle.job_launched, answers=lifecycle.LAUNCHES),

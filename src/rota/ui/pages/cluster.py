@@ -151,7 +151,8 @@ def build(frame: Frame) -> None:
             write(running, states.count("RUNNING"))
             write(waiting, sum(states.count(state) for state in WAITING))
             write(shared, sum(len(each) > 1 for each in holders))
-            write(policy, plain(reader.policy.get("name", "–")))
+            fails = " fails" if reader.policy.get("error") else ""
+            write(policy, plain(reader.policy.get("name", "–")) + fails)
             new = {name: _row(reader.nodes[name]) for name in sorted(reader.nodes, key=_natural)}
             merged = {key: rows[key] if rows.get(key) == row else row for key, row in new.items()}
             rows.clear()

@@ -40,8 +40,14 @@ def row_of(decision: Decision) -> dict[str, Any]:
         "at_s": decision.at_s,
         "change": plain("; ".join(changes[:MOST_NAMED]) + more, 400) or "nothing",
         "why": plain("; ".join(waits), 400),
-        "policy": plain(data["policy"].partition(" ")[0]),
+        "policy": plain(_decider(data)),
     }
+
+
+def _decider(data: Mapping[str, Any]) -> str:
+    """The policy, and if it failed, the fallback that took the decision."""
+    name, fallback = str(data["policy"]).partition(" ")[0], data.get("fallback")
+    return f"{name} failed: {fallback}" if fallback else name
 
 
 def build(frame: Frame) -> None:

@@ -10,6 +10,7 @@ from rota.explain.why import explain
 from rota.model.allocation import on_node
 from rota.model.cluster import Node
 from rota.model.commands import Launch
+from rota.model.decide.decision import take_decision
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.events import (
     DecisionTaken,
@@ -21,6 +22,7 @@ from rota.model.events import (
     SuspendRequested,
     WorkerRegistered,
 )
+from rota.model.fallback import IN_ORDER
 from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
@@ -335,8 +337,11 @@ def test_a_plan_that_breaks_the_contract_is_refused_as_such(wrong):
     policy.places = {0: on_node(0, 0b1)}
     cluster.settle()
     policy.decide = lambda view: Plan({0: on_node(0, 0b10), **wrong}, {}, {})
-    with pytest.raises(PlanError):
-        cluster.decide()
+    errors = []
+    event = take_decision(cluster.state, policy, cluster.now_s + 1.0, failed=errors.append)
+    assert [type(error) for error in errors] == [PlanError]
+    assert event.fallback == IN_ORDER
+    assert 0 not in event.allocations
 
 
 def test_nodes_are_not_looked_at_one_by_one_for_each_decision(monkeypatch):
