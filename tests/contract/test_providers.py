@@ -270,6 +270,9 @@ class Locks:
 
     may_run = is_connected
 
+    def has_jobs(self, node: str) -> bool:
+        return False
+
 
 @pytest.mark.process
 @pytest.mark.cluster

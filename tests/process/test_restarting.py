@@ -235,6 +235,30 @@ def test_a_job_can_be_cancelled_at_any_time(shared_cluster, base, when):
     assert not (job.out / "result0").exists()
 
 
+def test_a_cancelled_job_keeps_its_grace_until_it_is_cancelled_at_once(shared_cluster, base):
+    job = Counting(shared_cluster, "job", grace=40)
+    job.until_at(20)
+    (job.out / "hold").touch()
+    shared_cluster.client.cancel(job.job)
+    until((job.out / "held0").exists, "it has been asked to end")
+    worker = psutil.Process(shared_cluster.pids(job.job)["worker"])
+    assert not shared_cluster.client.cancel(job.job)["changed"]
+    assert shared_cluster.client.cancel(job.job, now=True)["changed"]
+    assert shared_cluster.ends(job.job, "CANCELLED")["exit_code"] == -9
+    assert not worker.is_running()
+    assert not job.told("saved")
+
+
+def test_a_job_over_its_time_limit_saves_in_its_grace(shared_cluster, base):
+    job = Counting(shared_cluster, "job", grace=40, time_limit=1)
+    (job.out / "hold").touch()
+    until((job.out / "held0").exists, "it has been asked to end")
+    (job.out / "hold").unlink()
+    ended = shared_cluster.ends(job.job, "TIMEOUT")
+    assert (ended["exit_code"], ended["message"]) == (0, "its time limit of 1s was over")
+    assert len(job.told("saved")) == 1
+
+
 @pytest.mark.parametrize("instead", ["file", "link"])
 def test_who_loses_its_folder_waits_is_told_the_fix_and_goes_on_when_it_is_there(
     shared_cluster, base, instead

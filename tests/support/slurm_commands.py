@@ -115,3 +115,6 @@ class Commands:
 
     def may_run(self, node: str) -> bool:
         return node in self.leases
+
+    def has_jobs(self, node: str) -> bool:
+        return False

@@ -57,7 +57,7 @@ from rota.request.jobfile import JobRequest
 from rota.store.events import Submission
 
 from .loop import RUNNING, Process, VirtualLoop
-from .machine import CLOSED, HEAD, Connection, Machine, Meeting
+from .machine import CLOSED, HEAD, Asking, Connection, Machine, Meeting, Waking
 from .restless import Restless
 
 ROUGH_S = 60.0  # for so long things fail,
@@ -805,6 +805,8 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (Logs, "close", lambda _: None),
             (rank, "started_at", machine.started_at),
             (rank, "signal_below", machine.signal_below),
+            (rank, "Asking", partial(Asking, machine)),
+            (rank, "Waking", partial(Waking, machine)),
             (moves, "started_at", machine.started_at),
             (attempt_report, "in_host_memory", in_memory),
             (restore_from_arena, "in_host_memory", in_memory),

@@ -225,6 +225,33 @@ class Meeting:
         }
 
 
+class Asking:
+    """SIGTERM for the program of a shim, in place of :class:`rota.live.agent.asking.Asking`."""
+
+    def __init__(self, machine: "Machine", shim: int) -> None:
+        self._machine, self._shim = machine, shim
+
+    def begin(self) -> None:
+        self._machine.signal_below(self._shim, 15)
+
+    def look(self, now_s: float) -> None:
+        """Nothing: a program has started nobody."""
+
+    def ask_all(self) -> None:
+        """Nothing, as :meth:`look`."""
+
+
+class Waking:
+    """A worker that goes on, in place of :class:`rota.live.agent.waking.Waking`."""
+
+    def __init__(self, machine: "Machine", shim: int, waiting: object) -> None:
+        self._machine, self._shim = machine, shim
+
+    def step(self, now_s: float) -> bool:
+        self._machine.signal_below(self._shim, 18)
+        return True
+
+
 class Machine:
     """Everything below agents and controllers; ``harm`` is what happened that never may.
 

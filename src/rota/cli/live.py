@@ -240,15 +240,19 @@ def in_own_environment(request: JobRequest) -> JobRequest:
     return request._replace(env=(*own.items(), *said.items()))
 
 
-def _cancel(client: "Client", name: str) -> dict[str, Any]:
+def _cancel(client: "Client", name: str, *, now: bool) -> dict[str, Any]:
     """End a job, or all of the search or array of that name. Raises NotFoundError for neither."""
     try:
-        return client.cancel(name)
+        return client.cancel(name, now=now)
     except NotFoundError as error:
         if name.isdigit() or not JOB.match(name):
             raise error
         if name not in {sweep["name"] for sweep in client.sweeps(everything=True)}:
             raise error
+    if now:
+        raise click.UsageError(
+            f"--now ends jobs by their ids, such as 12[3-7], and not all of {name}"
+        )
     told = client.cancel_sweep(name)
     return told | {"id": name, "name": "all of its jobs", "state": told["outcome"]}
 
@@ -385,8 +389,9 @@ def logs(
 
 @click.command(epilog=JOB_HELP)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def cancel(jobs: Sequence[str]) -> int:
-    """End jobs: their processes are asked, and killed after a while. Twice does no harm.
+@click.option("--now", is_flag=True, help="Kill their processes at once, also in their grace.")
+def cancel(jobs: Sequence[str], now: bool) -> int:
+    """End jobs: their programs are asked, and killed after their grace. Twice does no harm.
 
     12[3-7] means the jobs 123 to 127; the name of an array or a sweep ends all of its jobs. The
     exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
@@ -394,7 +399,7 @@ def cancel(jobs: Sequence[str]) -> int:
     with connected() as client:
         before = "; it was cancelled before"
         names = [name for text in jobs for name in ids_of(text)]
-        cancel = partial(_cancel, client)
+        cancel = partial(_cancel, client, now=now)
         return _steer(names, cancel, "is being stopped", lambda job: before)
 
 
@@ -639,7 +644,8 @@ def _echo_advice(request: JobRequest, python: str | None) -> None:
         own = "PATH" in dict(request.env)
         whose = "of its own environment" if own else "that `rota up` runs in"
         click.echo(f"python: {printable(python)}, {whose}", err=True)
-    for line in advice(request.run, request.num_gpus, request.processes):
+    grace_s = request.grace_s if request.suspend == "restart" else 0.0
+    for line in advice(request.run, request.num_gpus, request.processes, grace_s):
         click.echo(f"note: {line}", err=True)
 
 

@@ -712,9 +712,9 @@ def _asked_nodes(provider: Provider, engine: str) -> str:
 def down(home: str | None, now: bool) -> int:
     """End the cluster on this machine: jobs, agents and controller.
 
-    Jobs get SIGTERM, and SIGKILL after 5 s. It waits until nothing is left, and tells for whom;
-    Ctrl-C leaves the cluster to end by itself. With --now all get SIGKILL, also agents that are
-    stopped and jobs without a controller. Exit code 1 if something lives on.
+    Programs get SIGTERM, and SIGKILL after their jobs' grace. It waits until nothing is left, and
+    tells for whom; Ctrl-C leaves the cluster to end by itself. With --now all get SIGKILL, also
+    agents that are stopped and jobs without a controller. Exit code 1 if something lives on.
 
     Jobs that had not ended start anew with the next `rota up`.
     """

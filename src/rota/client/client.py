@@ -188,9 +188,10 @@ class Client:
         """Everything about one job. Here and below a job is its id, ``@last`` or a unique name."""
         return self._call("GET", _path("jobs", job_id))
 
-    def cancel(self, job_id: str) -> dict[str, Any]:
-        """Cancel a job; cancelling it twice does no harm."""
-        return self._call("POST", _path("jobs", job_id, "cancel"))
+    def cancel(self, job_id: str, *, now: bool = False) -> dict[str, Any]:
+        """Cancel a job; cancelling it twice does no harm. ``now`` leaves it no grace to end."""
+        asked = {"now": "true" if now else None}
+        return self._call("POST", _path("jobs", job_id, "cancel"), params=asked)
 
     def suspend(self, job_id: str) -> dict[str, Any]:
         """Take a job off its GPUs until it is resumed."""

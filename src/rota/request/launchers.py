@@ -21,6 +21,7 @@ _PORT = {  # the option that says which port they meet at: 29500 for all jobs of
     "accelerate launch": ("--main_process_port", "--main_process_port 0"),
     "deepspeed": ("--master_port", "--master_port and a port of its own"),
 }
+_LIMIT_S = 30.0  # that each of them gives its ranks to end
 _PROGRAM = re.compile(r"python[0-9.]*\Z|.*\.(py|sh)\Z")  # the words after it are its arguments
 
 
@@ -69,8 +70,11 @@ def _launcher_in(words: list[str]) -> Launcher | None:
     return None
 
 
-def advice(run: str, num_gpus: int, processes: str) -> list[str]:
-    """Advice on a command with a launcher: how often it is started, and what it lacks."""
+def advice(run: str, num_gpus: int, processes: str, grace_s: float = 0.0) -> list[str]:
+    """Advice on a command with a launcher: how often it is started, and what it lacks.
+
+    ``grace_s`` is the time that the job has asked for to save, 0.0 if for none.
+    """
     launcher = launcher_of(run)
     if launcher is None:
         return []
@@ -94,5 +98,10 @@ def advice(run: str, num_gpus: int, processes: str) -> list[str]:
     if num_gpus > 1 and name in _PORT and launcher.value_of(_PORT[name][0]) is None:
         lines.append(
             f"{name} takes port 29500, which no two jobs of a machine can: add {_PORT[name][1]}"
+        )
+    if grace_s > _LIMIT_S:
+        lines.append(
+            f"{name} kills all ranks {_LIMIT_S:g} s after one ends with an error, whatever the "
+            f"grace ({grace_s:g} s): a rank that has saved on SIGTERM should exit with 0"
         )
     return lines

@@ -139,10 +139,10 @@ def _job_routes(controller: Any) -> APIRouter:
         return _steered(controller, row, await controller.jobs.resume(row, user))
 
     @router.post("/jobs/{job_id}/cancel")
-    async def cancel(job_id: str, user: Caller) -> JSONResponse:
-        """End the job. A job that was cancelled before stays so."""
+    async def cancel(job_id: str, user: Caller, now: bool = False) -> JSONResponse:
+        """End the job, with now without its grace. A job that was cancelled before stays so."""
         row = controller.record.row(job_id)
-        return _steered(controller, row, await controller.jobs.cancel(row, user))
+        return _steered(controller, row, await controller.jobs.cancel(row, user, now=now))
 
     @router.post("/jobs/{job_id}/clean")
     async def clean(

@@ -152,6 +152,7 @@ def run_cluster(
             )
             if engine is not None:
                 admission.outboxes = controller.record.outboxes
+                admission.has_jobs = controller.node_api.has_jobs
             joined.is_connected = controller.record.outboxes.queues.__contains__
             joined.has_jobs = controller.node_api.has_jobs
         except RotaError:

@@ -39,3 +39,20 @@ def test_a_node_of_which_the_engine_tells_only_after_all_were_given_up_is_given_
     assert lab.book.settle([]) == {"lab-1"}
     lab.book.settle(["lab-1"])
     assert lab.book.due() == ["lab-1"]
+
+
+def test_the_minute_of_a_node_that_is_given_up_begins_after_its_last_job(tmp_path):
+    now_s, busy = [0.0], {"lab-1"}
+    door = SimpleNamespace(is_connected=lambda name: True, has_jobs=busy.__contains__)
+    asked = Asked(tmp_path / "asked.json", "lab", lambda: 1e9)
+    book = Book("Lab", asked, (1, 4), door, clock=lambda: now_s[0])
+    book.scale(1, lambda name: False)
+    asked.ask(["lab-1"])
+    book.release_all()
+    for now_s[0] in (0.0, 61.0, 3600.0):
+        assert book.due() == []
+    busy.clear()
+    now_s[0] = 3659.0
+    assert book.due() == []
+    now_s[0] = 3660.0
+    assert book.due() == ["lab-1"]

@@ -187,6 +187,9 @@ class Door:
     def may_run(self, node: str) -> bool:
         return node in self.running
 
+    def has_jobs(self, node: str) -> bool:
+        return False
+
 
 class Lab:
     """A provider of at most three nodes that speaks with ``ray``."""

@@ -75,6 +75,14 @@ def test_it_can_not_have_a_range_of_gpus():
         parse_job({"run": "torchrun t.py", "resources": {"gpus": "1..4"}}, workdir="/")
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch", "deepspeed"])
+def test_the_limit_of_a_launcher_is_told_if_the_grace_is_longer(launcher):
+    assert advice(f"{launcher} t.py", 1, "node", 30.0) == []
+    (line,) = advice(f"cd a && {launcher} t.py", 1, "node", 120.0)
+    assert line.startswith(f"{launcher} kills all ranks 30 s after one ends with an error")
+    assert "grace (120 s)" in line
+
+
 def test_variables_are_passed_on_by_name_where_the_job_is_handed_in():
     fields = {"run": "true", "env": {"inherit": ["A", "B"], "B": "own"}}
     assert with_inherited(fields, {"A": "1", "B": "2", "C": "3"})["env"] == {"A": "1", "B": "own"}

@@ -75,6 +75,17 @@ class FarRank(Rank):
             self._asked_to_stop = self._has_stopped = False
             self._tell({"do": "signal", "number": int(number)})
 
+    def go_on(self) -> None:
+        """Have the worker and all its descendants go on, as on this node."""
+        self.signal(signal.SIGCONT)
+
+    def ask_to_end(self, grace_s: float, left_s: float | None = None) -> None:
+        """Have the program asked to end, as on this node."""
+        if self.alive:
+            self._asked_to_stop = self._has_stopped = False
+            number = int(signal.SIGTERM)
+            self._tell({"do": "signal", "number": number, "grace_s": grace_s, "left_s": left_s})
+
     def stop(self, spared: int = 0) -> bool:
         """Have the worker and all its descendants stopped; True once they are."""
         if self.alive and not self._asked_to_stop:

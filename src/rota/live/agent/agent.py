@@ -26,7 +26,7 @@ from rota.folder import Folder, remove_homeless
 from rota.live.agent import failed_start
 from rota.live.agent.abroad import LOOK_S
 from rota.live.agent.answers import answer
-from rota.live.agent.attempt import STOP_GRACE_S, Attempt
+from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim
 from rota.live.agent.cleaning import remove_cleaned
 from rota.live.agent.controller_link import ControllerLink
@@ -52,6 +52,7 @@ from rota.live.agent.launching import (
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
+from rota.live.agent.method import STOP_GRACE_S, grace_of
 from rota.live.agent.moves import Moves
 from rota.live.agent.network import interface_of
 from rota.live.agent.ordering import Ordering
@@ -286,7 +287,7 @@ class Agent:
         while self._is_in_place():
             await asyncio.sleep(LOOK_AT_FOLDER_S)
         log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
-        await self._shut_down()
+        await self._shut_down(grace_s=STOP_GRACE_S)
 
     async def _watch_outside(self) -> None:
         """Make anew what is removed of the places outside of the state folder, and of the sockets.
@@ -567,7 +568,9 @@ class Agent:
         elif kind == "kill":
             key = (message["job_id"], message["attempt"])
             self._moves.call_off(key)
-            if key in self.attempts:
+            if key in self.attempts and message.get("cancelled"):
+                self.attempts[key].stop(0.0)
+            elif key in self.attempts:
                 self.attempts[key].kill(message.get("why"))
             self._answer_for(message)
         elif kind == "disown":
@@ -676,7 +679,7 @@ class Agent:
         """End with all jobs: the cluster has removed this node, and may run them elsewhere."""
         log.error("node %s is no longer part of its cluster: ending with all jobs", self.node)
         self.is_removed = True
-        self._spawn(self._shut_down())
+        self._spawn(self._shut_down(grace_s=STOP_GRACE_S))
 
     async def _answer(self, message: Message) -> None:
         """Tell the controller what it asks about files of this node."""
@@ -902,12 +905,17 @@ class Agent:
             (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
         self._disowned.discard(attempt)
 
-    async def _shut_down(self, *, ends: bool = True) -> None:
-        """End every process of every job here, then if it ``ends`` this agent."""
+    async def _shut_down(self, *, ends: bool = True, grace_s: float | None = None) -> None:
+        """End every process of every job here, then if it ``ends`` this agent.
+
+        Each job has its own grace, unless ``grace_s`` is that of all.
+        """
         self._moves.call_all_off()
         for attempt in list(self.attempts.values()):  # one that has just come here leaves
-            attempt.stop()
-        self._spawn(self._guests.end_all(STOP_GRACE_S))  # the time that their attempts have
+            attempt.stop(grace_s)
+        graces_s = [grace_of(guest.record.program) for guest in self._guests.all()]
+        after_s = grace_s if grace_s is not None else max(graces_s, default=0.0)
+        self._spawn(self._guests.end_all(after_s))  # the time that their attempts have
         while self._is_busy():
             await asyncio.sleep(0.02)
         if not ends:

@@ -20,6 +20,7 @@ from rota.live.agent.elastic import Elastic
 from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.gang import SETTLED, WARMING
 from rota.live.agent.launching import Starter
+from rota.live.agent.method import grace_of
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.rank import Rank
@@ -34,7 +35,6 @@ from rota.live.agent.world import World
 from rota.live.wire import Message
 from rota.live.wire.places import is_far
 
-STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 STOPPED_EARLY = "it was told to end before it had started"
 LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
 
@@ -155,7 +155,7 @@ class Attempt(Account):
             cooperates = self.record.suspension == "boundary" and self.seat is None
             self.become(State.ADOPTED if cooperates else State.RUNNING)
             for rank in self.ranks:
-                rank.signal(signal.SIGCONT)
+                rank.go_on()
         self.checkpointing.adopt()
         if self.seat is not None:
             self.seat.adopt()
@@ -220,16 +220,23 @@ class Attempt(Account):
             again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
             self.world.later(pause_s, again)
 
-    def stop(self) -> None:
-        """Ask every process to end, and kill what is left after the grace period."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """Ask the program of every rank to end, and kill what is left after the job's grace.
+
+        ``grace_s`` is another one.
+        """
+        if grace_s is not None:
+            self.grace_s = grace_s
+            self.world.later(grace_s, self.kill_ranks)
         if self.stopping:
             return
         self.stopping = True
         self.abroad.call_off(STOPPED_EARLY)
+        if grace_s is None:
+            grace_s = self.grace_s = grace_of(self.record.program)
+            self.world.later(grace_s, self.kill_ranks)
         for rank in self.ranks:
-            rank.signal(signal.SIGTERM)
-            rank.signal(signal.SIGCONT)
-        self.world.later(STOP_GRACE_S, self.kill_ranks)
+            rank.ask_to_end(grace_s)
         if self.is_vacated:
             self.check_end()
 

@@ -65,6 +65,7 @@ class Account:
         self.ranks = [self.new_rank(slot) for slot in range(record.slots)]
         self.resume_id: int | None = None  # the command that last asked it to go on
         self.stopping = False
+        self.grace_s = 0.0  # that its processes have when it is stopping
         self.complaint = ""  # of a rank that is about to end
         self.goes_on = False  # True if that rank has saved what the next attempt needs
         self.was_rebooted = False  # True if the machine was, since its processes were started

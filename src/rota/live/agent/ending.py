@@ -14,6 +14,7 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.setup import FAILED
 from rota.live.agent.states import State
 from rota.live.wire import Message
+from rota.model.length import length_text
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
@@ -97,7 +98,9 @@ class Ending:
             self._end(State.LOST, error=self._attempt.complaint, started=True, goes_on=True)
             return
         printed = [rank.last_printed for rank in ranks if bad and rank.index == process]
-        words = (self._failure(process, code), self._attempt.complaint) if bad else ()
+        words = [after_asked(code, self._attempt.grace_s)]
+        if bad and not asked:
+            words = [self._failure(process, code), self._attempt.complaint]
         setup = map(failed_setup, printed)
         left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
         message = "; ".join(filter(None, (*words, *setup, *left)))
@@ -121,7 +124,7 @@ class Ending:
         attempt = self._attempt
         killed = f"killed by {signal_name(-code)}" if code < 0 else ""
         members = attempt.record.members
-        if attempt.stopping or attempt.record.slots == 1:
+        if attempt.record.slots == 1:
             return killed
         attempt.record.failed = process
         with contextlib.suppress(OSError):  # its output can be asked for by its number
@@ -136,8 +139,8 @@ class Ending:
 
     def without_processes(self) -> None:
         """End an attempt that was told to end and has its state in arenas alone."""
-        code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
-        ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
+        ended = {"exit_code": -int(signal.SIGTERM), "message": ""}
+        ended["stop_asked"] = self._attempt.stopping
         self._end(State.ENDED, at_s=self._attempt.world.now_s(), **ended)
 
     def lose(self, error: str) -> None:
@@ -194,6 +197,17 @@ class Ending:
         if not any(rank.found_gone for rank in attempt.ranks):
             told["at_s"] = attempt.world.now_s()
         return told
+
+
+def after_asked(code: int, grace_s: float) -> str:
+    """How a program ended that was asked to; "" if it did as it was asked."""
+    if code == -signal.SIGKILL:
+        if not grace_s:
+            return "it was killed at once"
+        return f"it was killed when its grace of {length_text(grace_s)} was over"
+    if code < 0:
+        return "" if code == -signal.SIGTERM else f"killed by {signal_name(-code)} after SIGTERM"
+    return f"it ended with exit code {code} after SIGTERM" if code else ""
 
 
 def failed_setup(printed: bytes) -> str:

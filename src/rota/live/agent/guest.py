@@ -124,7 +124,7 @@ class Guest:
                 rank.find()
             if rank.alive:
                 rank.watch(partial(self._ended, rank))
-                rank.signal(signal.SIGCONT)
+                rank.go_on()
             self._clear_away(rank)
 
     # -- as the attempt's agent says -----------------------------------------------------------
@@ -162,7 +162,12 @@ class Guest:
             rank.send(message)
         elif what == "signal":
             self._stopping.discard(rank.index)
-            rank.signal(signal.Signals(body["number"]))
+            if body.get("grace_s") is not None:
+                rank.ask_to_end(body["grace_s"], body["left_s"])
+            elif body["number"] == signal.SIGCONT:
+                rank.go_on()
+            else:  # an older agent asks all processes at once
+                rank.signal(signal.Signals(body["number"]))
         elif what == "stop":
             self._stopping.add(rank.index)
             deadline_s = self._world.boottime_s() + STOP_TIMEOUT_S

@@ -17,7 +17,7 @@ from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
 from rota.live.agent.inherited import inherited
 from rota.live.agent.line_times import begin as begin_times
-from rota.live.agent.method import STOP, Method, choose
+from rota.live.agent.method import RESTART, STOP, Method, choose, grace_of
 from rota.live.agent.network import interface_of
 from rota.live.agent.processes import tag_of
 from rota.live.agent.program_start import start_of
@@ -33,6 +33,7 @@ from rota.share.mps import mps_environment
 
 MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
+LAUNCHER_LIMIT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # seconds that torchrun gives its ranks to end
 FILLS = "fills"  # a background rank's link to the page of the process that it is beside
 FLOW_KEEPS = "the buffers of a flow job are in its workers"  # why it can't be without processes
 OF_A_GANG = (  # what a process on another node than its agent's is told of its gang by that agent
@@ -230,6 +231,8 @@ def _environment(
         environment |= {"ROTA_CPUS": str(cores), "OMP_NUM_THREADS": str(threads)}
     if record.millicores is not None:
         environment["ROTA_CPUS"] = str(whole_cores(record.millicores))
+    if program["processes"] == "node" and program.get("suspend") == RESTART:
+        environment[LAUNCHER_LIMIT] = str(math.ceil(grace_of(program)))
     environment |= program["env"]
     environment |= {
         "ROTA_JOB_ID": record.job_id,

@@ -11,6 +11,7 @@ from rota.model.job import GRACE_S
 
 STOP, CHECKPOINT, RESTART = "stop", "cuda-checkpoint", "restart"
 SUSPENSIONS = {STOP: "process", CHECKPOINT: "checkpoint", RESTART: "restart"}  # by method
+STOP_GRACE_S = 5.0  # of a job that has not asked for a grace
 STAYS = "its device memory stays in use, and it goes on on the same GPUs alone"
 
 
@@ -21,6 +22,13 @@ class Method(NamedTuple):
     why: str
 
 
+def grace_of(program: dict[str, Any]) -> float:
+    """Seconds from SIGTERM to SIGKILL for a job with this program, whyever it is to end."""
+    if program.get("suspend") != RESTART:
+        return STOP_GRACE_S
+    return float(program.get("grace_s", GRACE_S))
+
+
 def choose(program: dict[str, Any], device_kind: str, num_gpus: int, refusal: str | None) -> Method:
     """The method for a job with this program on so many devices of a node, at most.
 
@@ -28,8 +36,8 @@ def choose(program: dict[str, Any], device_kind: str, num_gpus: int, refusal: st
     """
     wish = program.get("suspend", "auto")
     if wish == RESTART:
-        grace_s = program.get("grace_s", GRACE_S)
-        return Method(RESTART, f"it asked for that; SIGKILL follows SIGTERM after {grace_s:g} s")
+        after = f"SIGKILL follows SIGTERM after {grace_of(program):g} s"
+        return Method(RESTART, f"it asked for that; {after}")
     if wish == STOP:
         return Method(STOP, _asked_to_stop(device_kind))
     if device_kind == "cpu":

@@ -1,7 +1,6 @@
 """Suspends and continues attempts: at a step boundary, or else where the process is."""
 
 import contextlib
-import signal
 from copy import copy
 
 from rota.errors import AgentError
@@ -138,7 +137,7 @@ class Pausing:
             if cores and rank.alive:
                 own = [cores[position]] if len(cores) == len(members) else cores
                 attempt.world.bind(rank.worker, own)
-            rank.signal(signal.SIGCONT)
+            rank.go_on()
             if rank.suspended is not None:
                 self.go_on(rank)
         self.check_resumed()

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
+from rota.live.agent.asking import Asking
 from rota.live.agent.processes import descendants, have_stopped, signal_below, started_at
+from rota.live.agent.waking import Waking, waiting_below
 from rota.live.wire import Message, clock, encode
 from rota.live.wire.lease import Lease
 from rota.live.wire.messages import MAX_SECONDS
@@ -20,6 +22,9 @@ MAX_EXIT_BYTES = 1 << 16
 LAST_BYTES = 4096  # of an output that tell why its process failed
 FENCE_AGAIN_S = 1.0
 RENEWED_AGAIN_S = 0.1  # between looks at whether a lease was renewed
+WOKEN_AGAIN_S = 0.05  # between looks at whether children have settled, so that parents go on
+ASKED_AGAIN_S = 0.1  # between looks at whether a program that was asked to end has ended
+LAST_SHARE, MOST_LAST_S = 0.1, 2.0  # the end of a grace, in which all processes are asked
 
 
 class Rank:
@@ -59,6 +64,8 @@ class Rank:
         self._held = folder / f"{name}.held"  # the shim leaves stopped what the agent has stopped
         self._spared: int | None = None  # as it is written there
         self._renewed: asyncio.TimerHandle | None = None  # while it waits to go on
+        self._waiting: frozenset[int] | None = None  # processes that waited as it was stopped
+        self._asking: Asking | None = None  # since it was asked to end
 
     @property
     def alive(self) -> bool:
@@ -126,6 +133,51 @@ class Rank:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.shim, signal.SIGCONT)
 
+    def go_on(self) -> None:
+        """Let all that is stopped go on, children before their parents, during the lease."""
+        if self.alive:
+            self.unstopped = 0
+            self._release()
+            waiting, self._waiting = self._waiting, None
+            self._wake(Waking(self.shim, waiting))
+
+    def _wake(self, waking: Waking) -> None:
+        loop, self._renewed = asyncio.get_running_loop(), None
+        if not self.alive:
+            return
+        if self._lease is not None and self._lease.left_s <= 0:
+            self._renewed = loop.call_later(RENEWED_AGAIN_S, self._wake, waking)
+        elif not waking.step(loop.time()):
+            self._renewed = loop.call_later(WOKEN_AGAIN_S, self._wake, waking)
+        with contextlib.suppress(ProcessLookupError):  # should the job have stopped its own shim
+            os.kill(self.shim, signal.SIGCONT)
+
+    def ask_to_end(self, grace_s: float, left_s: float | None = None) -> None:
+        """Ask the program to end, and what it has started once it has, or when time is nearly over.
+
+        That is ``left_s`` from now, of ``grace_s`` in all. Who was asked before is not asked again.
+        """
+        if not self.alive or self._asking is not None:
+            return
+        with contextlib.suppress(OSError):  # without room, the program's end ends the others
+            self.give_grace()
+        self._asking = Asking(self.shim)
+        self._asking.begin()
+        self.signal(signal.SIGCONT)  # should it be stopped, or the job have stopped itself
+        last_s = min(MOST_LAST_S, grace_s * LAST_SHARE)
+        left_s = grace_s if left_s is None else left_s
+        self._look_at_asked(self._asking, asyncio.get_running_loop().time() + left_s - last_s)
+
+    def _look_at_asked(self, asking: Asking, all_at_s: float) -> None:
+        if not self.alive:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() >= all_at_s:
+            asking.ask_all()
+            return
+        asking.look(loop.time())
+        loop.call_later(ASKED_AGAIN_S, self._look_at_asked, asking, all_at_s)
+
     def _hold(self, spared: int) -> None:
         """Have the shim leave stopped what is about to be, all but the process ``spared``."""
         self._wait_no_more()
@@ -154,6 +206,8 @@ class Rank:
         completed, and the new process runs. Call it again until it returns True.
         """
         if self.alive:
+            if self._waiting is None:
+                self._waiting = waiting_below(self.shim)
             self._hold(spared)
         before = self.below(spared)
         refused = signal_below(self.shim, signal.SIGSTOP, spared) if self.alive else []

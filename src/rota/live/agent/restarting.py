@@ -1,8 +1,9 @@
 """Suspends attempts that continue from their own checkpoint: their processes end.
 
-They get SIGTERM, and SIGKILL after the job's grace. From before the SIGTERM on the attempt counts
-as vacated, with no arenas: whatever becomes of its processes or of this agent, it is started again
-with the same number, and :class:`~rota.live.agent.spill_to_arena.Vacating` does that.
+Their programs get SIGTERM, and all that is left SIGKILL after the job's grace. From before the
+SIGTERM on the attempt counts as vacated, with no arenas: whatever becomes of its processes or of
+this agent, it is started again with the same number, and
+:class:`~rota.live.agent.spill_to_arena.Vacating` does that.
 
 How they end says nothing: a program that saves and then exits with 0 has not finished. One that
 ended before the SIGTERM has.
@@ -10,7 +11,6 @@ ended before the SIGTERM has.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.ending import Ending
+from rota.live.agent.method import grace_of
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
 from rota.live.agent.states import State
-from rota.model.job import GRACE_S
 
 
 class Restarting:
@@ -53,7 +53,7 @@ class Restarting:
         """End every process of an attempt that is to be suspended. Raises OSError."""
         attempt, now_s = self._attempt, self._attempt.world.now_s()
         record = attempt.record
-        grace_s = record.program.get("grace_s", GRACE_S)
+        grace_s = grace_of(record.program)
         asked_s = attempt.world.boottime_s()
         record.vacated = Vacated(
             {}, None, now_s, grace_ends_s=now_s + grace_s, asked_boottime_s=asked_s
@@ -80,16 +80,15 @@ class Restarting:
 
     def _ask(self) -> None:
         attempt = self._attempt
-        for rank in attempt.ranks:
-            rank.signal(signal.SIGTERM)
-            rank.signal(signal.SIGCONT)  # should the job have stopped itself
         vacated = attempt.record.vacated
         assert vacated is not None and vacated.grace_ends_s is not None
+        grace_s = vacated.grace_ends_s - vacated.at_s
         if vacated.asked_boottime_s is None:  # an older agent's
             left_s = vacated.grace_ends_s - attempt.world.now_s()
         else:
-            grace_s = vacated.grace_ends_s - vacated.at_s
             left_s = grace_s + vacated.asked_boottime_s - attempt.world.boottime_s()
+        for rank in attempt.ranks:
+            rank.ask_to_end(grace_s, left_s)
         attempt.after(max(0.0, left_s), self._kill)
 
     def _kill(self) -> None:

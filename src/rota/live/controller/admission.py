@@ -26,6 +26,7 @@ class Admission:
         is_own: Callable[[str], bool],
     ) -> None:
         self.outboxes = Outboxes()
+        self.has_jobs: Callable[[str], bool] = lambda node: False  # if it may have processes
         self._members, self._leases = members, leases
         self._url, self._authority, self._is_own = url, authority, is_own
 

@@ -18,6 +18,7 @@ from rota.live.controller.clock import local_time
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
+from rota.live.controller.recovery import seats
 from rota.live.controller.snapshots import Snapshots
 from rota.model.allocation import gpus_text
 from rota.model.decide.live_limits import all_gpus, most_gpus
@@ -333,12 +334,22 @@ class JobApi:
             else:
                 row.set_exception(type(error)(str(error)))
 
-    async def cancel(self, row: int, user: str = "") -> bool:
-        """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
-        if self._state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
+    async def cancel(self, row: int, user: str = "", *, now: bool = False) -> bool:
+        """End a job; False if it is ending, or was cancelled before. TransitionError if over.
+
+        ``now`` leaves its processes no grace, also if they are in it.
+        """
+        ends = self._state.state[row] == JobState.STOPPING
+        if self._state.state[row] == JobState.CANCELLED or (ends and not now):
             return False
-        check_open(self._state, row, "cancelled", self._record.now_s())
-        self._journal.write_first(StopRequested(self._record.now_s(), row, user=user))
+        if not ends:
+            check_open(self._state, row, "cancelled", self._record.now_s())
+            self._journal.write_first(StopRequested(self._record.now_s(), row, user=user))
+        if now and self._state.has_processes(row):
+            about = {"job_id": self._state.spec[row].job_id, "attempt": self._state.attempt[row]}
+            for index in seats(self._state, row):
+                name = self._state.nodes[index].name
+                self._record.outboxes.tell(name, {"type": "kill", **about, "cancelled": True})
         return True
 
     async def suspend(self, row: int, user: str = "") -> bool:

@@ -16,6 +16,7 @@ from rota.model.events import (
     WorkerRegistered,
 )
 from rota.model.job import JobState, Suspension
+from rota.model.length import end_text
 from rota.model.state.state import ClusterState
 
 MAX_LOST_ATTEMPTS = 3  # in a row, of which none got on
@@ -238,7 +239,8 @@ def ended(
         words = f"exit code {code}" + (f": {message['message']}" if message["message"] else "")
         if (retry := retry_after(state, row, at_s, causes, words)) is not None:
             return retry._replace(exit_code=code)
-    return JobFinished(at_s, row, outcome, code, message["message"])
+    words = end_text(state.spec[row], outcome, message["message"])
+    return JobFinished(at_s, row, outcome, code, words)
 
 
 def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[Event]:

@@ -29,6 +29,9 @@ class Admission(Protocol):
     def may_run(self, node: str) -> bool:
         """True if processes of jobs may run there, as far as anybody knows but the engine."""
 
+    def has_jobs(self, node: str, /) -> bool:
+        """True if jobs may have processes there, as far as the event log tells."""
+
 
 class Book:
     """The nodes of ``asked`` that ``engine`` has, or is to have: ``bounds`` are how many.
@@ -88,11 +91,14 @@ class Book:
         return self.admission.may_run(name) or self.admission.is_connected(name)
 
     def note_living(self) -> None:
-        """Take note of agents that are connected."""
+        """Take note of agents that are connected; a minute to end begins after the last job."""
         new = {name for name in self.asked.names if self.admission.is_connected(name)}
         if new - self.lived:
             self._failures, self.failure = 0, ""
         self.lived |= new
+        for name in self.given_up:
+            if self.admission.is_connected(name) and self.admission.has_jobs(name):
+                self.given_up[name] = self.clock() + END_S
 
     def held(self, is_placed: Callable[[str], bool]) -> str:
         """So many of the wanted nodes are placed, in words."""
@@ -132,6 +138,7 @@ class Book:
 
     def due(self) -> list[str]:
         """The nodes that were given up, and whose agents had time to end."""
+        self.note_living()
         return [name for name, at_s in self.given_up.items() if at_s <= self.clock()]
 
     def _give_up(self, name: str) -> None:

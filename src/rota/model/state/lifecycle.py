@@ -17,6 +17,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import JobState, Suspension
+from rota.model.length import end_text
 from rota.model.reason import Reason
 from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, SUSPENDED, Ledger
@@ -189,7 +190,7 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
     ledger.movable[row] = ledger.portable[row] = True
     outcome = ledger.stop_outcome.pop(row, None)
     if outcome is not None:
-        ledger.end(row, at_s, outcome, None, error)
+        ledger.end(row, at_s, outcome, None, end_text(ledger.spec[row], outcome, error))
         return
     ledger.untarget(row)
     if row in ledger.active or row in ledger.background:

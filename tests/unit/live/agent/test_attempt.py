@@ -188,6 +188,28 @@ def test_the_last_report_comes_with_the_end_however_late_it_is_read(kept):
     assert kept.heard[0]["progress"]["step"] == 9
 
 
+@pytest.mark.parametrize(
+    ("code", "grace_s", "words"),
+    [
+        (0, 60.0, ""),
+        (-15, 60.0, ""),
+        (3, 60.0, "it ended with exit code 3 after SIGTERM"),
+        (-11, 60.0, "killed by SIGSEGV after SIGTERM"),
+        (-9, 60.0, "it was killed when its grace of 1m was over"),
+        (-9, 0.0, "it was killed at once"),
+    ],
+)
+def test_how_a_program_ends_that_is_asked_to_is_told(kept, code, grace_s, words):
+    kept.attempt.stopping, kept.attempt.grace_s = True, grace_s
+    for index in (0, 1):
+        exit_ = {"code": code, "at_s": 2.0}
+        (kept.folder / f"rank{index}.exit").write_text(json.dumps(exit_))
+        kept.attempt.ranks[index].read_exit()
+    kept.attempt.check_end()
+    (ended,) = kept.heard
+    assert (ended["exit_code"], ended["message"]) == (code, words)
+
+
 @pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
 def test_the_next_agent_knows_the_last_report_that_is_whole(kept, more):
     with open(kept.folder / "metrics.jsonl", "a") as file:

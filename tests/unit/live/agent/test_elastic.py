@@ -61,6 +61,9 @@ class FakeRank:
     def signal(self, number):
         self.signals.append(number)
 
+    def go_on(self):
+        self.signals.append(signal.SIGCONT)
+
 
 class World(world.World):
     """A machine of fake processes."""

@@ -75,6 +75,16 @@ def test_a_stopped_job_ends_with_what_it_was_stopped_for():
     assert (event.outcome, event.exit_code) == (S.CANCELLED, 3)
 
 
+def test_a_job_over_its_time_limit_ends_with_the_limit():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    cluster.state.spec[0] = cluster.state.spec[0]._replace(time_limit_s=90.0)
+    cluster.happens(StopRequested, 0, S.TIMEOUT)
+    report = FAILED | {"job_id": "the-job", "attempt": 1, "message": "it ended so"}
+    (event,) = reconcile(cluster.state, "node0", [report], 12.0, {}, {}).events
+    told = "its time limit of 1m30s was over; it ended so"
+    assert (event.outcome, event.message) == (S.TIMEOUT, told)
+
+
 def test_a_job_that_is_lost_again_and_again_is_given_up():
     assert isinstance(findings(S.RUNNING, LOST, losses=1).events[0], AttemptLost)
     (event,) = findings(S.RUNNING, LOST, losses=2).events

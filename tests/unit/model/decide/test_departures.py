@@ -11,6 +11,7 @@ from rota.model.events import (
     NodeOpened,
     joined,
 )
+from rota.model.job import Program
 from rota.model.view import View
 from rota.testing.builders import job
 from support.driven import DrivenCluster
@@ -102,3 +103,17 @@ def test_a_node_that_is_gone_comes_back_without_a_deadline(cluster):
     cluster.state.apply(joined(LEAVES_S, node))
     assert cluster.state.total_gpus == 8
     cluster.state.validate()
+
+
+@pytest.mark.parametrize(("grace_s", "before_s"), [(10.0, VACATE_S), (600.0, 660.0)])
+def test_a_node_is_drained_early_enough_for_the_grace_of_its_jobs(grace_s, before_s):
+    program = Program("python a.py", "/", suspend="restart", grace_s=grace_s)
+    other = Program("python b.py", "/", grace_s=3000.0)  # it has no use for one
+    jobs = (job("a", 2, program=program), job("b", 2, program=other))
+    cluster = DrivenCluster(*jobs, cluster="1x4")
+    cluster.settle()
+    cluster.happens(NodeDeadlineChanged, "node0", LEAVES_S)
+    left_s = LEAVES_S - before_s
+    assert at(cluster, left_s - TURN_S - 1) == []
+    assert at(cluster, left_s - 1) == [(False, LEAVES_S)]
+    assert at(cluster, left_s) == [(True, LEAVES_S)]
