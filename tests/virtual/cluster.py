@@ -517,6 +517,7 @@ class Cluster:
                 controller = Controller(
                     store, self.folder, policy, self.policy, provider, leases=leases
                 )
+                controller.state.observers.append(partial(self._check_nodes, controller))
                 if self.joined:
                     controller.agents.own_reach = self.machine.hosts[HEAD]
                 await controller.start()
@@ -530,6 +531,19 @@ class Cluster:
                 await asyncio.sleep(AGAIN_S)
             if task.done() and task.exception() is not None:
                 self.complaints.append(f"the controller ended: {task.exception()!r}")
+
+    def _check_nodes(self, controller: Controller, event: object) -> None:
+        """The controller knows the jobs of each node as if it had looked at all jobs."""
+        state = controller.state
+        for index, node in enumerate(state.nodes):
+            there = [
+                row
+                for row in range(len(state.spec))
+                for place in [(state.held[row], state.home[row], state.parking.get(row))]
+                if any(each is not None and index in each.nodes() for each in place)
+            ]
+            if controller.record.on_node.rows(index) != there:
+                self.complaints.append(f"jobs of {node.name} after {event}: not {there}")
 
     # -- users -----------------------------------------------------------------------------------
 

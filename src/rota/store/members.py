@@ -46,6 +46,11 @@ class Members:
         found = self._members.values()
         return {each.node for each in found if each.token_hash.startswith(REVOKED)}
 
+    def stays(self, node: str) -> bool:
+        """True if the node's machine has joined and is not leaving."""
+        member = self._members.get(node)
+        return member is not None and not member.token_hash.startswith(REVOKED)
+
     def invite(self, now_s: float) -> tuple[str, float]:
         """A new join token, good once, and the time until which it is good."""
         token, until_s = JOIN_PREFIX + secrets.token_urlsafe(32), now_s + INVITED_S

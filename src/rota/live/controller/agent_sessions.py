@@ -308,16 +308,16 @@ class AgentSessions:
             if row is not None and self._is_present(node, row, attempt["attempt"]):
                 self._telemetry.note_last_report(row, attempt)
                 self._telemetry.write_progress(row, now_s)
-        findings = reconcile(
-            state, node, attempts, now_s, self._record.losses, self._record.last_node
-        )
+        rows = self._record.on_node.rows(state.node_index[node])
+        last_node = self._record.last_node
+        findings = reconcile(state, node, attempts, now_s, self._record.losses, last_node, rows)
         self._record.process_counts.conflicts += len(findings.kill) + len(findings.drop)
         for event in findings.events:
             self._journal.note(event)
         repeated = [
             command
-            for command in state.outstanding
-            if command is not None and node_of(state, command) == node
+            for row in rows
+            if (command := state.outstanding[row]) is not None and node_of(state, command) == node
         ]
         self.awaited.discard(node)
         # What is known now is on disk before anything is said.
@@ -348,7 +348,7 @@ class AgentSessions:
         """Answer an agent that asks for its node's lease to be renewed."""
         if (asked_s := message.get("asked_s")) is None:
             return
-        if node not in self._members.names - self._members.leaving:
+        if not self._members.stays(node):
             return
         self._leases.renew(node, clock.boottime_s())
         lasts_s = self._leases.lasts_s if self._leases.lasts_s < math.inf else None
@@ -483,9 +483,8 @@ class AgentSessions:
 
     def _command_answered(self, node: str, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
-        row = next(
-            (r for r in self._state.unsettled if self._outstanding_id(r) == command_id), None
-        )
+        rows = self._record.on_node.rows(self._state.node_index.get(node))
+        row = next((row for row in rows if self._outstanding_id(row) == command_id), None)
         command = self._state.outstanding[row] if row is not None else None
         if row is None or command is None or node_of(self._state, command) != node:
             return

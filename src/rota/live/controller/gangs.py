@@ -122,8 +122,8 @@ class Gangs:
             right = spread is not None and spread.attempt == guest["attempt"]
             if not right or spread is None or node not in spread.nodes[1:]:
                 self._tell(node, _about(guest["job_id"], guest["attempt"], "drop"))
-        for row, spread in self._spread.items():
-            if node in spread.nodes[1:]:
+        for row in self._record.on_node.rows(self._record.state.node_index.get(node)):
+            if row in self._spread and node in self._spread[row].nodes[1:]:
                 self._tell_guest(node, row)
 
     def _note_former(self, row: int) -> None:

@@ -122,10 +122,9 @@ class NodeApi:
 
     def _rows_on(self, name: str) -> list[int]:
         index = self._state.node_index.get(name)
-        rows = range(len(self._state.spec))
         return [
             row
-            for row in rows
+            for row in self._record.on_node.rows(index)
             if self._state.has_processes(row) and index in places_of(self._state, row)
         ]
 

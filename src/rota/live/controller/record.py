@@ -11,6 +11,7 @@ from rota.live.controller.counts import Counts, ProcessCounts
 from rota.live.controller.job_index import JobIndex
 from rota.live.controller.last_id import read_last_id, write_last_id
 from rota.live.controller.lines import Lines
+from rota.live.controller.node_index import NodeIndex
 from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.recovery import losses_after, places_of
 from rota.live.controller.sweep_record import Searches
@@ -89,7 +90,7 @@ class Record:
         past: Noting | None = None,
     ) -> None:
         self.state = ClusterState()
-        self.index = JobIndex(self.state)
+        self.index, self.on_node = JobIndex(self.state), NodeIndex(self.state)
         self.counts, self.process_counts = Counts(self.state), ProcessCounts()
         self.searches = Searches(self.state, self.now_s)
         self.store = store
@@ -123,6 +124,7 @@ class Record:
         self.lines = Lines()
         self.state.on_line = self._note_line
         self.state.observers += [self.searches.note, self._remember, self.counts.note]
+        self.state.observers.append(self.on_node.note)
         self.state.observers += [watch(self.state) for watch in watchers]
         self.past = past
         self.state.observers += [past.note] if past is not None else []

@@ -1,6 +1,6 @@
 """Recovery after a restart of the controller or of an agent: compare, then mend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rota.live.wire import Message
@@ -113,7 +113,7 @@ def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
         stuck = [row for row in state.background if _waits_for_its_node(state, row)]
         found += [
             (index, row)
-            for row in (range(len(state.spec)) if late else stuck)
+            for row in (sorted(state.placed_rows()) if late else stuck)
             if state.has_processes(row)
             and index in places_of(state, row)
             and not isinstance(state.outstanding[row], Migrate | Park)
@@ -132,22 +132,26 @@ def reconcile(
     now_s: float,
     losses: dict[int, int],
     last_nodes: Mapping[tuple[int, int], str],
+    rows: Iterable[int] | None = None,
 ) -> Findings:
     """Compare what an agent reports with what the state says it should have.
 
     A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
     on their way are not touched: they are sent again, and agents carry each out once. ``losses``
     counts each row's lost attempts so far, ``last_nodes`` has the node of each attempt of a row.
+    ``rows`` are those that may have something on the node, rising; None: nobody has counted them.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
     findings = Findings([], [], [], [], [])
-    expected = _check_expected(state, node, found, now_s, losses, findings)
-    rows = {(spec.job_id, state.attempt[row]): row for row, spec in enumerate(state.spec)}
+    rows = sorted(state.placed_rows()) if rows is None else rows
+    expected = _check_expected(state, node, rows, found, now_s, losses, findings)
     for key, message in found.items():
         if message["type"] not in ("alive", "arriving"):
             findings.forget.append(_name("forget", message))
         elif key not in expected:
-            ran_on = last_nodes.get((rows[key], key[1])) if key in rows else None
+            row = state.row_of(key[0])
+            is_present = row is not None and state.attempt[row] == key[1]
+            ran_on = last_nodes.get((row, key[1])) if row is not None and is_present else None
             if message["type"] == "alive" and ran_on not in (None, node):
                 findings.drop.append(_name("drop", message))
             else:
@@ -158,6 +162,7 @@ def reconcile(
 def _check_expected(
     state: ClusterState,
     node: str,
+    rows: Iterable[int],
     found: dict[tuple[str, int], Message],
     now_s: float,
     losses: dict[int, int],
@@ -166,13 +171,11 @@ def _check_expected(
     """Look for each attempt that should be on the node among those found. Returns their keys."""
     expected: set[tuple[str, int]] = set()
     index = state.node_index[node]
-    for row, spec in enumerate(state.spec):
-        if not state.has_processes(row):
-            continue
-        places = seats(state, row)
+    for row in rows:
+        places = seats(state, row) if state.has_processes(row) else ()
         if index not in places:
             continue
-        key = (spec.job_id, state.attempt[row])
+        key = (state.spec[row].job_id, state.attempt[row])
         message, moves = found.get(key), len(places) > 1
         if message is not None and message["type"] == "arriving" and not moves:
             continue
@@ -250,7 +253,7 @@ def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[
     """
     index = state.node_index[node]
     events: list[Event] = []
-    for row in range(len(state.spec)):
+    for row in sorted(state.placed_rows()):
         places = (state.held[row], state.home[row])
         there = any(place is not None and index in place.nodes() for place in places)
         if there and state.has_processes(row):
@@ -264,9 +267,9 @@ def left_elsewhere(state: ClusterState, node: str) -> list[tuple[str, Message]]:
     They are on their way from one of the two to the other.
     """
     index, found = state.node_index[node], []
-    for row, spec in enumerate(state.spec):
+    for row in sorted(state.placed_rows()):
         places = seats(state, row) if state.has_processes(row) else ()
-        about = {"job_id": spec.job_id, "attempt": state.attempt[row]}
+        about = {"job_id": state.spec[row].job_id, "attempt": state.attempt[row]}
         if index in places and not has_copy(state, row, node):
             others = [state.nodes[place].name for place in places if place != index]
             found += [(name, _name("drop", about)) for name in others]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rota.live.controller.record import Record
 from rota.live.controller.relay import migration
 from rota.live.wire import Message
+from rota.model.commands import Migrate, Park
 from rota.store.members import Members
 
 Certify = Callable[[str], tuple[str, str]]  # a new certificate of that name and its key, as PEM
@@ -56,7 +57,11 @@ class Tickets:
 
     def leaving(self, node: str) -> list[int]:
         """The rows of jobs that are leaving a node."""
-        moving = ((row, migration(self._record, row)) for row in self._record.state.unsettled)
+        state = self._record.state
+        rows = (
+            row for row in state.unsettled if isinstance(state.outstanding[row], Migrate | Park)
+        )
+        moving = ((row, migration(self._record, row)) for row in rows)
         return [row for row, nodes in moving if nodes is not None and nodes[0] == node]
 
     def give(self, row: int) -> None:

@@ -101,7 +101,8 @@ def _without_room(state: ClusterState, plan: Plan, keepers: dict[int, Allocation
     """The jobs that the plan places where kept memory leaves them no room."""
     after = {
         row: place
-        for row in {*state.active, *state.staying, *plan.allocations}
+        for row in {*state.placed_rows(), *plan.allocations}
+        if row in plan.allocations or row in state.active or row in state.staying
         if 0 <= row < len(state.spec)
         if isinstance(place := plan.allocations.get(row, state.target[row]), Allocation)
     }
@@ -116,7 +117,7 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
     Whether a job that has just started can is not known yet.
     """
     found = {}
-    for row in {*state.active, *state.staying, *state.unsettled, *state.held_back}:
+    for row in state.placed_rows():
         place = state.held[row] or state.home[row] or state.target[row]
         if place is None or place.background or not state.has_processes(row):
             continue

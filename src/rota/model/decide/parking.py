@@ -35,7 +35,8 @@ def homes_wanted(state: ClusterState) -> list[tuple[int, Allocation]]:
         return []
     rows = [
         (_leaves_s(state, home.nodes()[0]), row)
-        for row in {*state.active, *state.held_back}
+        for row in state.stored
+        if (row in state.active or row in state.held_back)
         if (home := state.home[row]) is not None and home.nodes()[0] in leaving
         if _may_be_sent(state, row)
     ]
@@ -73,7 +74,9 @@ def _leaves_s(state: ClusterState, node: int) -> float:
 def _kept(state: ClusterState) -> Counter[int]:
     """GPUs of the jobs whose state lies on a node or is on its way there, by node."""
     kept = Counter[int]()
-    for row in {*state.open_rows(), *state.held_back}:
+    for row in state.stored:
+        if not (state.is_open(row) or row in state.held_back):
+            continue
         place = state.parking.get(row) or state.home[row]
         for node, mask in place.parts if place is not None and state.held[row] is None else ():
             kept[node] += mask.bit_count()

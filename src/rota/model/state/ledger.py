@@ -126,6 +126,7 @@ class Ledger:
         self.held: list[Allocation | None] = []
         self.holding: dict[int, None] = {}  # the rows of held that are not None
         self.home: list[Allocation | None] = []
+        self.stored: dict[int, None] = {}  # the rows of home that are not None
         self.outstanding: list[Command | None] = []
         self.marks: list[Any] = []
         self.progress: list[dict[str, Any] | None] = []
@@ -388,6 +389,9 @@ class Ledger:
         }
         if any(free.masks != counted[each].masks for each, free in free_of.items()):
             raise PlanError("the free GPUs are not those that no job has")
+        for rows, places in ((self.holding, self.held), (self.stored, self.home)):
+            if rows.keys() != {row for row, place in enumerate(places) if place is not None}:
+                raise PlanError("the jobs that are somewhere are not those of the ledger's index")
 
     @property
     def shut(self) -> set[int]:
@@ -397,6 +401,10 @@ class Ledger:
     def is_open(self, row: int) -> bool:
         """True if a policy, or its stage for background jobs, decides on the job, or it stays."""
         return row in self.active or row in self.staying or row in self.background
+
+    def placed_rows(self) -> set[int]:
+        """The rows of jobs that hold GPUs or have their state somewhere, or are to hold some."""
+        return {*self.holding, *self.stored, *self.unsettled}
 
     def open_rows(self) -> set[int]:
         """The rows that are active, stay on a closed node or are of background jobs."""
@@ -605,6 +613,8 @@ class Ledger:
         if target is not None:
             (self.assumed_background if target.background else self.assumed).give(target)
         self.target[row] = self.home[row] = None
+        if self.stored:
+            self.stored.pop(row, None)
         if self.target_cpus:
             self.target_cpus.pop(row, None)
         if self.stage_marks:

@@ -49,6 +49,8 @@ def _confirm_start(
         ledger.first_start_s[row] = at_s
     ledger.outstanding[row] = None
     ledger.home[row] = None
+    if ledger.stored:
+        ledger.stored.pop(row, None)
     held = ledger.held[row]
     if at_s != ledger.changed_s[row]:
         ledger.overhead_s[row] += at_s - ledger.changed_s[row]
@@ -90,6 +92,7 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.changed.append(row)
     ledger.overhead_s[row] += e.at_s - stopped
     ledger.home[row] = ledger.held[row]
+    ledger.stored[row] = None
     ledger.release(row)
     target = ledger.target[row]
     if target is not None and target.num_gpus not in ledger.sizes(row):
@@ -186,6 +189,7 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
     ledger.resizing.pop(row, None)
     ledger.forget_parking(row)
     ledger.home[row] = None
+    ledger.stored.pop(row, None)
     ledger.suspension[row] = Suspension.UNKNOWN
     ledger.movable[row] = ledger.portable[row] = True
     outcome = ledger.stop_outcome.pop(row, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
 from rota.model.commands import Park
@@ -44,7 +46,7 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
     index = ledger.node_index.get(e.name)
     if index is None or not ledger.nodes[index].alive:
         raise TransitionError(f"node {e.name} was lost, but no such node is there")
-    for row in range(len(ledger.spec)):
+    for row in sorted(ledger.placed_rows()):
         target, places = ledger.target[row], (ledger.held[row], ledger.home[row])
         if any(place and index in place.nodes() for place in places):
             if ledger.has_processes(row):
@@ -131,7 +133,8 @@ def _reopen(ledger: Ledger, index: int) -> None:
     """The node takes jobs again, unless something else keeps it from that."""
     node = ledger.nodes[index]
     free = free_background = (1 << node.num_gpus) - 1 if node.alive else 0
-    for target in ledger.target:
+    for row in chain(ledger.holding, ledger.stored, ledger.unsettled):
+        target = ledger.target[row]
         for place, mask in target.parts if target is not None else ():
             if place != index:
                 continue

@@ -16,6 +16,7 @@ def stop(ledger: Ledger, row: int, sent_s: float, at_s: float) -> None:
     ledger.pause_clock(row, sent_s)
     ledger.overhead_s[row] += at_s - sent_s
     ledger.home[row], ledger.held[row] = held, None
+    ledger.stored[row] = None
     del ledger.holding[row]
     ledger.idle.give(held)
     ledger.state[row] = SUSPENDED
@@ -38,6 +39,8 @@ def go_on(
         ledger.first_start_s[row] = at_s
     ledger.overhead_s[row] += at_s - sent_s
     ledger.home[row], ledger.held[row] = None, target
+    if home is not None:
+        del ledger.stored[row]
     ledger.holding[row] = None
     ledger.idle.take(target)
     ledger.since_s[row] = ledger.changed_s[row] = at_s

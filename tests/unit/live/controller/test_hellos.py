@@ -1,0 +1,79 @@
+"""A hello costs what the jobs of its node cost, however many others there have been."""
+
+import asyncio
+
+import pytest
+from tests.unit.live.controller.test_loop import Agent, NoProvider
+
+from rota.folder import Folder
+from rota.live.controller.leases import Leases
+from rota.live.controller.loop import Controller
+from rota.model.allocation import Allocation
+from rota.model.commands import Launch
+from rota.model.events import CommandSent, JobFinished, JobLaunched, JobSubmitted, NodeJoined
+from rota.model.job import JobSpec, JobState
+from rota.policy.ordering.fifo import FifoBackfill
+from rota.store.events import EventStore
+
+READ = ("spec", "target", "held", "home", "outstanding", "progress")
+
+
+class Counted(list):
+    """A column that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, at):
+        Counted.reads += 1
+        return super().__getitem__(at)
+
+    def __iter__(self):
+        Counted.reads += len(self)
+        return super().__iter__()
+
+
+def log_of(ended, waiting):
+    """One job runs on the node; so many have ended there, and so many wait."""
+    events = [NodeJoined(0.0, "n", 2, "cpu")]
+    for row in range(ended + 1 + waiting):
+        events.append(JobSubmitted(0.0, JobSpec(str(1 + row), 2, 0.0)))
+        if row <= ended:
+            launch = Launch(1 + row, row, 1, 1, Allocation(((0, 0b11),)))
+            events += [CommandSent(0.0, launch), JobLaunched(0.0, row, 1)]
+        if row < ended:
+            events.append(JobFinished(0.0, row, JobState.SUCCEEDED, 0, ""))
+    return events
+
+
+@pytest.mark.parametrize(("ended", "waiting"), [(300, 0), (0, 300)])
+def test_a_hello_reads_nothing_of_jobs_of_which_the_node_has_nothing(tmp_path, ended, waiting):
+    async def reads_of_a_hello(home, ended, waiting):
+        folder = Folder(home).create()
+        store = EventStore(folder.database)
+        store.append(log_of(ended, waiting))
+        controller = Controller(
+            store, folder, FifoBackfill(), "fifo", NoProvider(), leases=Leases(9)
+        )
+        await controller.start()
+        try:
+            agent = Agent(controller)
+            about = {"job_id": str(1 + ended), "attempt": 1}
+            alive = about | {"type": "alive", "suspension": "boundary", "movable": True}
+            agent.hello([alive])
+            await agent.hears("welcome")
+            await agent.leave()
+            agent = Agent(controller)
+            await agent.quiet()  # the controller has taken its turns
+            for name in READ:
+                setattr(controller.state, name, Counted(getattr(controller.state, name)))
+            Counted.reads = 0
+            agent.hello([alive])
+            await agent.hears("welcome")
+            await agent.quiet()
+            return Counted.reads
+        finally:
+            await controller.stop()
+
+    few = asyncio.run(reads_of_a_hello(tmp_path / "few", min(ended, 3), min(waiting, 3)))
+    many = asyncio.run(reads_of_a_hello(tmp_path / "many", ended, waiting))
+    assert 0 < many <= few
