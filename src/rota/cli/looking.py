@@ -228,14 +228,15 @@ def nodes(output: str, everything: bool) -> None:
     Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
     others have. 0:1+4 says that jobs 1 and 4 share GPU 0; GPU:FILL has background jobs, each with
     its harvest and the slowdown beside it; ENGINE is what the engine that gives a node calls it. A
-    node that was asked for and is not there yet, and a policy that asks for a number of nodes, have
-    a line of their own.
+    node that was asked for and is not there yet, a policy that asks for a number of nodes, and a
+    node whose connection has ended, with the reason, have a line of their own.
     """
     with connected() as client:
         found = client.nodes(everything=everything)
         policies = client.policies() if output == "table" else []
         awaited = client.awaited_nodes() if output == "table" else []
     more = [*present.awaited_lines(awaited), *present.desired_nodes_lines(policies)]
+    more += present.disconnected_lines(found) if output == "table" else []
     click.echo("\n".join([present.nodes_text(found, output), *more]))
 
 

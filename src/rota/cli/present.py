@@ -448,6 +448,18 @@ def awaited_lines(awaited: Sequence[Mapping[str, Any]]) -> list[str]:
     return [printable(f"awaited: node {each['name']}: {each['why']}") for each in awaited]
 
 
+def disconnected_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Under that table, why connections of nodes have ended that are away or were a moment ago."""
+    return [
+        printable(
+            f"node {node['name']}: its connection ended at {clock(node['disconnected_s'])}: "
+            f"{node['disconnected_why']}"
+        )
+        for node in nodes
+        if node["alive"] and node.get("disconnected_s") is not None
+    ]
+
+
 def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines below the table of nodes: the number of nodes that the policy asks for, if it does."""
     return [

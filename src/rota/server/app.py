@@ -15,6 +15,7 @@ from rota.errors import RotaError
 from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import core_curve, goodput
+from rota.live.wire.frames import MOST_FRAME_BYTES
 from rota.live.wire.questions import MOST_ANSWER_BYTES
 from rota.model.setting import setting_text
 from rota.model.state.state import ClusterState
@@ -43,6 +44,16 @@ from rota.server.twin import copied
 from rota.server.written import written
 
 MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
+MOST_REASON_BYTES = 123  # of the end of a WebSocket
+# Why an agent's connection has ended, by the code of a WebSocket where nobody gives a reason.
+CLOSED = {
+    1000: "the agent closed it",
+    1001: "the agent has ended",
+    1005: "the agent closed it",
+    1006: "it broke, or the agent was killed",
+    1009: f"a message of the agent was larger than {MOST_FRAME_BYTES:,} bytes",
+    1011: "the agent did not answer a ping",
+}
 
 log = logging.getLogger("rota.server")
 
@@ -212,6 +223,7 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
             shortage=controller.room.shortage() if controller.room.is_tight else None,
             progress=controller.record.progress(row),
         )
+        verdict["warnings"] += controller.record.disconnections(row)
         verdict["eta"] = jobs.eta(controller, row)
         if verdict["position"] is not None:
             verdict["position"] = (await order.positions()).get(row)
@@ -400,12 +412,12 @@ def _process_routes(controller: Any) -> APIRouter:
             node = websocket.scope["state"]["node"]
             member = {} if node is None else {"member": node, "address": address}
             await controller.agents.serve_agent(AgentChannel(websocket), **member)
-        except WebSocketDisconnect:
-            pass
+        except ConnectionError as error:
+            log.info("an agent's connection has ended: %s", error)
         except RotaError as error:
             log.warning("an agent's connection was closed: %s", error)
             with suppress(RuntimeError):  # the connection may be gone already
-                await websocket.close(1008)
+                await websocket.close(1008, _reason(error))
 
     return router
 
@@ -416,6 +428,11 @@ def _render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
     return render(snapshot, accept)
 
 
+def _reason(error: RotaError) -> str:
+    """The error, as much of it as the end of a WebSocket has room for."""
+    return str(error).encode()[:MOST_REASON_BYTES].decode("utf-8", "ignore")
+
+
 class AgentChannel:
     """An agent's connection: text frames as ``str``, binary ones as ``bytes``."""
 
@@ -423,19 +440,23 @@ class AgentChannel:
         self._websocket = websocket
 
     async def receive(self) -> str | bytes:
-        """The next frame. Raises WebSocketDisconnect."""
+        """The next frame. Raises ConnectionError, with the reason, once there is none."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
+            code = message.get("code", 1005)
+            raise ConnectionError(message.get("reason") or CLOSED.get(code, f"code {code}"))
         text: str | None = message.get("text")
         return text if text is not None else bytes(message["bytes"])
 
     async def send(self, data: str | bytes) -> None:
         """Send a frame; returns when there is room for the next one."""
-        if isinstance(data, bytes):
-            await self._websocket.send_bytes(data)
-        else:
-            await self._websocket.send_text(data)
+        try:
+            if isinstance(data, bytes):
+                await self._websocket.send_bytes(data)
+            else:
+                await self._websocket.send_text(data)
+        except WebSocketDisconnect:
+            raise ConnectionError("it has ended") from None
 
 
 def _report(

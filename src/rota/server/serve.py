@@ -16,9 +16,9 @@ import uvicorn
 
 from rota.errors import InputError
 from rota.folder import Folder
+from rota.live.wire.frames import MOST_FRAME_BYTES
 from rota.server.app import create_app
 from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, Doorstep, usual_limits
-from rota.server.guard import MAX_BODY_BYTES
 from rota.server.notify.notifier import Notifier
 from rota.server.sweepdriver import SweepDriver
 from rota.server.tls import Listener
@@ -213,7 +213,7 @@ def _config(app: Any, door: Door) -> uvicorn.Config:
         lifespan="off",
         proxy_headers=False,
         server_header=False,
-        ws_max_size=4 * MAX_BODY_BYTES,
+        ws_max_size=MOST_FRAME_BYTES,
         timeout_graceful_shutdown=GRACE_S,
     )
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from rota.errors import AgentError
 from rota.live.agent.endpoint import Address, Endpoint
 from rota.live.wire import Message
+from rota.live.wire.frames import MOST_FRAME_BYTES, Parts, frames_of
 
 RECONNECT_S = 0.2
 MOST_RECONNECT_S = 5.0  # between two tries to reach a controller of another machine
@@ -74,7 +74,10 @@ class ControllerLink:
                     log.error("%s", complaint)
                 await asyncio.sleep(REJECTED_PAUSE_S)
             except (OSError, ValueError, KeyError, websockets.WebSocketException) as error:
-                log.debug("no controller: %r", error)
+                if self.connected:
+                    log.warning("the connection to the controller has ended: %s", error)
+                else:
+                    log.debug("no controller: %r", error)
                 if self._endpoint.stays and _is_of_an_unknown_token(error):
                     self._removed()
                     return
@@ -90,7 +93,7 @@ class ControllerLink:
             address.url,
             additional_headers={"Authorization": f"Bearer {address.token}"},
             ssl=address.context,
-            max_size=None,
+            max_size=MOST_FRAME_BYTES,
             compression=None,  # weights hardly shrink, and that at a high price
             proxy=None,
             ping_interval=PING_S if afar else LOCAL_PING_S,
@@ -121,10 +124,11 @@ class ControllerLink:
         self.connected = True  # what happens from now on follows the greeting
         for message in self._greeting():
             self.tell(message)
-        sender = asyncio.create_task(self._send_outbox(connection))
+        sender, parts = asyncio.create_task(self._send_outbox(connection)), Parts()
         try:
             async for frame in connection:
-                self._heard(frame)
+                if (whole := parts.whole(frame)) is not None:
+                    self._heard(whole)
         finally:
             sender.cancel()
 
@@ -132,9 +136,13 @@ class ControllerLink:
         with contextlib.suppress(websockets.WebSocketException):
             while True:
                 message = await self._outbox.get()
-                await connection.send(
-                    message if isinstance(message, bytes) else json.dumps(message)
-                )
+                try:
+                    frames = frames_of(message)
+                except AgentError as error:
+                    log.error("not sent: %s", error)
+                    continue
+                for frame in frames:
+                    await connection.send(frame)
 
 
 def _is_of_an_unknown_token(error: Exception) -> bool:

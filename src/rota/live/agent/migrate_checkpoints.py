@@ -3,13 +3,16 @@
 Beside the checkpoints the node that hands them out puts an empty file with a name that never was:
 where the other node sees the file, both have one folder, and nothing has to move. Else a copy takes
 the place of whatever is there. What was handed out stays, so that the job finds it if the other
-machine is lost.
+machine is lost. A long list of what is in the folder does not fit into a message: it is a file that
+moves as all others do, piece by piece.
 """
 
+import json
 import os
 import secrets
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,13 +20,15 @@ from rota.errors import AgentError
 from rota.live.wire import Message
 
 PREFIX = "checkpoints/"  # of the names of these files among those of a job that moves
+LISTING = "checkpoints.list"  # the file of a long list, in an attempt's folder
+MOST_LISTED_BYTES = 1 << 18  # of a list in a message
 
 
-def describe(checkpoints: Path) -> Message:
+def describe(checkpoints: Path, note: Callable[[], object] = lambda: None) -> Message:
     """What is in a checkpoint folder, and the name of a new probe beside it. Raises OSError.
 
     Links are told as they are, and lead where they lead; what is neither link, file nor folder is
-    left out.
+    left out. ``note`` is called for each folder that is looked into.
     """
     remove_probes(checkpoints)
     probe = checkpoints.with_name(f"{checkpoints.name}.probe-{secrets.token_hex(8)}")
@@ -33,6 +38,7 @@ def describe(checkpoints: Path) -> Message:
     if checkpoints.is_symlink():  # to a folder that its user has chosen
         return told | {"link": os.readlink(checkpoints)}
     for at, folders, files in os.walk(checkpoints):
+        note()
         for path in sorted(Path(at, name) for name in (*folders, *files)):
             status, name = path.lstat(), path.relative_to(checkpoints).as_posix()
             if stat.S_ISLNK(status.st_mode):
@@ -45,6 +51,24 @@ def describe(checkpoints: Path) -> Message:
                     {"name": PREFIX + name, "slot": None, "bytes": status.st_size, "mode": mode}
                 )
     return told
+
+
+def abridged(told: Message, folder: Path) -> Message:
+    """What is told, or for a long list the file in ``folder`` that has it. Raises OSError."""
+    text = json.dumps(told)
+    if len(text) <= MOST_LISTED_BYTES:
+        return told
+    (folder / LISTING).write_text(text)
+    return {"probe": told["probe"], "list": {"name": LISTING, "slot": None, "bytes": len(text)}}
+
+
+def listed(file: Path) -> Message:
+    """The list in a file that has come. Raises AgentError, OSError."""
+    try:
+        told = json.loads(file.read_bytes())
+        return {key: told[key] for key in ("probe", "files", "folders", "links")}
+    except (ValueError, KeyError, TypeError):
+        raise AgentError("the list of the checkpoints was damaged on its way") from None
 
 
 def remove_probes(checkpoints: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.blocking import to_its_end
 from rota.live.agent.claim import LAUNCH, release, write_mark
-from rota.live.agent.migrate_checkpoints import Coming
+from rota.live.agent.migrate_checkpoints import LISTING, Coming, listed
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
 
@@ -29,7 +29,8 @@ Ask = Callable[[Message], object]
 MARK = "arrival.json"  # in the attempt's folder, until there is an attempt.json
 ASKED_AHEAD = 4  # pieces
 ASK_AGAIN_S = 1.0
-PATIENCE_S = 60.0  # without a sign of the other node
+PATIENCE_S = 60.0  # without a sign of the other node,
+STALLED_S = 300.0  # and with signs, but without anything that has come or is being done there
 MAX_DAMAGED = 10  # pieces
 FILE_NAME = re.compile(r"[a-z0-9]+\.(log|times|jsonl)\Z")
 
@@ -60,17 +61,21 @@ class Arrival:
         self._coming = Coming(checkpoints)
         self._ask = self._way = ask
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
-        self._heard_s = 0.0  # time of the last message from the other node
+        self._heard_s = 0.0  # time of the last message from the other node,
+        self._moved_s = 0.0  # and of the last one that got the move on
+        self._progress: object = None  # as far as the other node has got
         self._damaged = 0
 
     async def run(self) -> dict[str, Any]:
         """Fetch everything. Returns the attempt's record, with arenas here. Raises AgentError."""
         self._mark({})
-        self._heard_s = time.monotonic()
+        self._heard_s = self._moved_s = time.monotonic()
         try:
             state = await self._fetch_state()
             self.began_s = time.monotonic()
             checkpoints = state["checkpoints"]
+            if checkpoints is not None and (file := checkpoints.get("list")) is not None:
+                checkpoints = await self._fetch_list(file)
             if checkpoints is not None:
                 for file in checkpoints["files"]:
                     await self._fetch(file, self._coming.path_of(file["name"]))
@@ -116,6 +121,7 @@ class Arrival:
             self._send(self._ask, want="state")
             message, _ = await self._next(self._ask)
             if message.get("want") == "state" and "record" in message:
+                self._moved_s = time.monotonic()
                 break
         state = {key: message[key] for key in ("record", "files", "state_id")}
         checkpoints = message.get("checkpoints")  # an agent of before tells none
@@ -129,6 +135,15 @@ class Arrival:
         if status.f_bavail * status.f_frsize + self._received() < size:  # then on the disk
             self._arenas = self.folder
         return state
+
+    async def _fetch_list(self, file: dict[str, Any]) -> dict[str, Any]:
+        """The long list of the checkpoints, anew: it may be another one than before."""
+        path = self.folder / LISTING
+        path.unlink(missing_ok=True)
+        await self._fetch(file, path)
+        found = await asyncio.to_thread(listed, path)
+        path.unlink()
+        return found
 
     def _received(self) -> int:
         """Bytes of arenas that are in memory already."""
@@ -172,6 +187,7 @@ class Arrival:
                         piece = piece[:expected]  # the end of an output may have grown since
                         await to_its_end(_write, descriptor, piece, have)
                         have += len(piece)
+                        self._moved_s = time.monotonic()
                         self.received_bytes += len(piece)
                         self.direct_bytes += 0 if way is self._ask else len(piece)
                     else:
@@ -227,6 +243,13 @@ class Arrival:
         now_s = time.monotonic()
         if not message.get("away"):
             self._heard_s = now_s
+            if message.get("progress", self._progress) != self._progress:
+                self._progress, self._moved_s = message["progress"], now_s
+            if "checksum" not in message and now_s - self._moved_s > STALLED_S:
+                raise AgentError(
+                    f"nothing of the state of job {self.job_id} has come from node {self.source} "
+                    f"for {STALLED_S:.0f} s, though it answers: the move is given up"
+                )
         elif now_s - self._heard_s > PATIENCE_S:
             raise AgentError(
                 f"node {self.source}, where the state of job {self.job_id} lies, has not "

@@ -16,7 +16,14 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.line_times import note_end, times_file
 from rota.live.agent.memory import vacate
-from rota.live.agent.migrate_checkpoints import PREFIX, describe, inside, remove_probes
+from rota.live.agent.migrate_checkpoints import (
+    LISTING,
+    PREFIX,
+    abridged,
+    describe,
+    inside,
+    remove_probes,
+)
 from rota.live.agent.output import left_out_of
 from rota.live.agent.record import json_of
 from rota.live.wire import METRICS, PIECE_BYTES, Message
@@ -32,6 +39,7 @@ class Departure:
         self._attempt = attempt
         self._checkpoints = checkpoints
         self._turn = asyncio.Lock()  # answers come in the order of the questions
+        self._looked_into = 0  # folders, while a list of them is made
 
     async def answer(self, question: Message) -> tuple[Message, bytes]:
         """The answer to a question of an :class:`~rota.live.agent.migrate_in.Arrival`.
@@ -40,7 +48,7 @@ class Departure:
         """
         if question.get("want") == "state":
             if self._turn.locked():  # the same question is being answered
-                return {"want": "state", "wait": True}, b""
+                return {"want": "state", "wait": True, "progress": self._progress()}, b""
             async with self._turn:
                 return await self._describe(), b""
         async with self._turn:
@@ -56,6 +64,8 @@ class Departure:
             path = self._paths().get(name)
             if name.startswith(PREFIX):
                 path = inside(self._checkpoints, name.removeprefix(PREFIX))
+            elif name == LISTING:
+                path = self._attempt.folder / LISTING
             if path is None:
                 raise AgentError(f"job {job_id} has no file {name!r:.80} to hand out")
             try:
@@ -90,12 +100,29 @@ class Departure:
         record = json_of(attempt.record)
         state_id = str(vacated.at_s)
         told = {"want": "state", "record": record, "files": files, "state_id": state_id}
-        return told | {"checkpoints": await asyncio.to_thread(describe, self._checkpoints)}
+        return told | {"checkpoints": await asyncio.to_thread(self._list)}
+
+    def _list(self) -> Message:
+        return abridged(describe(self._checkpoints, self._note_folder), self._attempt.folder)
+
+    def _note_folder(self) -> None:
+        self._looked_into += 1
+
+    def _progress(self) -> int:
+        """A number that changes for as long as the description of the state gets on."""
+        arenas = self._attempt.vacating.files()
+        blocks = 0
+        for file in arenas:
+            with contextlib.suppress(OSError):
+                blocks += file.stat().st_blocks
+        alive = sum(rank.alive for rank in self._attempt.ranks)
+        return blocks + self._looked_into - alive
 
     def over(self) -> None:
         """Nothing more is handed out."""
         with contextlib.suppress(OSError):
             remove_probes(self._checkpoints)
+            (self._attempt.folder / LISTING).unlink(missing_ok=True)
 
     async def _vacate(self) -> str | None:
         """The reason for which its processes must stay; None once they are to end."""

@@ -66,6 +66,11 @@ class Vacating:
         """Arenas of this attempt in host memory, in use or kept for the next suspension."""
         return list(self._folder.glob(self._names())) if in_host_memory(self._folder) else []
 
+    def files(self) -> list[Path]:
+        """Arenas of this attempt, whole or not, wherever they are."""
+        folders = dict.fromkeys((self._folder, self._attempt.folder))
+        return [file for folder in folders for file in folder.glob(self._names())]
+
     def _arena(self, folder: Path, slot: int) -> Path:
         return folder / f"{self._attempt.job_id}-{self._attempt.number}-{slot}.arena"
 

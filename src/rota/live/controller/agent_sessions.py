@@ -35,7 +35,8 @@ from rota.live.controller.supply import Supply
 from rota.live.controller.telemetry import Telemetry
 from rota.live.controller.tickets import Tickets
 from rota.live.wire import VERSION, Message, clock, decode
-from rota.live.wire.messages import FROM_AGENT, check_from_agent
+from rota.live.wire.frames import Parts, frames_of
+from rota.live.wire.messages import FROM_AGENT, MAX_SENTENCE, check_from_agent
 from rota.model.allocation import Allocation
 from rota.model.commands import (
     Command,
@@ -131,10 +132,15 @@ class AgentSessions:
         """
         self._num_connections += 1
         number = self._num_connections
+        parts = Parts()
         try:
-            hello, curves = await self._hear_hello(channel, member, address)
+            hello, curves = await self._hear_hello(channel, parts, member, address)
             self._check_latest(hello["node"], number)
-        except AgentError as error:
+        except (AgentError, OSError) as error:
+            if member not in self._outboxes.queues:
+                self._note_ended(member, error)
+            if isinstance(error, OSError):
+                raise
             await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
             raise
         node = hello["node"]
@@ -146,26 +152,42 @@ class AgentSessions:
             self._greet(hello, address)
             self._questions.came(node)
             while True:
-                frame = await self._next_frame(channel, member)
+                if (frame := parts.whole(await self._next_frame(channel, member))) is None:
+                    continue
                 if self._outboxes.queues.get(node) is not outbox:
                     raise AgentError(f"node: this connection of {node} is no longer in use")
                 if isinstance(frame, bytes):
                     pass_piece_on(self._record, node, frame)
                 else:
                     self._hear(node, decode(frame))
+        except (AgentError, OSError) as error:
+            if self._outboxes.queues.get(node) is outbox:
+                self._note_ended(node, error)
+            raise
         finally:
             sender.cancel()
             self._outboxes.close(node, outbox)
             self._questions.left(node)
 
+    def _note_ended(self, node: str, error: Exception) -> None:
+        """Keep why a node's connection has ended, for who asks how the node is."""
+        if node:
+            why = (str(error) or "it broke")[:MAX_SENTENCE]
+            self._record.disconnected[node] = self._record.now_s(), why
+
     async def _hear_hello(
-        self, channel: Channel, member: str, address: str
+        self, channel: Channel, parts: Parts, member: str, address: str
     ) -> tuple[Message, list[Message]]:
         """Receive an agent's hello, and the curves sent before it. Raises AgentError."""
-        curves = []
-        while (hello := decode(await channel.receive()))["type"] == "curve":
-            check_from_agent(hello)
-            curves.append(hello)
+        curves, hello = [], None
+        while hello is None:
+            if (frame := parts.whole(await channel.receive())) is None:
+                continue
+            hello = decode(frame)
+            if hello["type"] == "curve":
+                check_from_agent(hello)
+                curves.append(hello)
+                hello = None
         if hello["type"] != "hello":
             wanted = "hello, after curves"
             raise AgentError(f"type: {hello['type']!r:.80} can't be used; it must be {wanted}")
@@ -279,7 +301,13 @@ class AgentSessions:
     async def _send_outbox(self, channel: Channel, outbox: Outbox) -> None:
         while True:
             message = await outbox.get()
-            await channel.send(message if isinstance(message, bytes) else json.dumps(message))
+            try:
+                frames = frames_of(message)
+            except AgentError as error:
+                log.error("not sent: %s", error)
+                continue
+            for frame in frames:
+                await channel.send(frame)
 
     def _greet(self, hello: Message, address: str) -> None:
         """Take an agent's account of its node, mend differences, repeat what it may lack."""

@@ -365,8 +365,9 @@ class Controller:
         state, retry_at_s = self.state, self._policy_retry_at_s
         woken = state.wake_at_s is not None and state.wake_at_s <= now_s
         if woken:
-            for row in list(state.active):
-                if len(state.sizes(row)) > 1 or state.spec[row].adapt is not None:
+            for row in (*state.holding, *state.stored):
+                adapts = state.spec[row].adapt is not None
+                if row in state.active and (adapts or len(state.sizes(row)) > 1):
                     self.telemetry.write_progress(row, now_s)
         called = state.decision_needed and (
             self.journal.calls_at_once or self._paced_until_s <= now_s
@@ -468,7 +469,8 @@ class Controller:
             if not state.is_open(row) or since_s < 0:
                 continue
             # While an agent has yet to tell whether the job has run on, nobody knows how long.
-            if self.agents.awaited.isdisjoint(self.agents.seats_of(row)):
+            awaited = self.agents.awaited
+            if not awaited or awaited.isdisjoint(self.agents.seats_of(row)):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
 

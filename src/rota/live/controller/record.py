@@ -45,6 +45,7 @@ Watcher = Callable[[ClusterState], Callable[[Event], None]]
 
 CLAIM_S = 30.0  # a claim that was not made again for so long counts no longer
 RECENT = 1000  # jobs whose names an unknown one is compared with
+LATELY_S = 60.0  # the end of a connection is told of for so long, though there is another one
 
 
 class Host(NamedTuple):
@@ -113,6 +114,7 @@ class Record:
         self._spread: dict[tuple[int, int], dict[str, None]] = {}  # (row, attempt) -> nodes
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
+        self.disconnected: dict[str, tuple[float, str]] = {}  # by node: when last, and why
         self.hosts: dict[str, Host] = {}  # by node: as its agent last said hello
         self.claims: dict[str, Claim] = {}  # by node: that of another machine, which was refused
         self.vitals: dict[str, Message] = {}  # by node: what its agent has told last of its use
@@ -336,6 +338,7 @@ class Record:
                 "build": self.hosts[node.name].build or None,
                 "silent_s": self._silent_s(node.name, now_s),
                 "claimed_by": self._claimed_by(node.name, now_s),
+                **self._disconnection(node.name, now_s),
                 "unreachable": index in self.state.unreachable,
                 "lost_at_s": self.state.unreachable.get(index),
                 "jobs": [ids[0] if ids else None for ids in held_by],
@@ -349,6 +352,28 @@ class Record:
             }
             for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))
         ]
+
+    def disconnections(self, row: int) -> list[str]:
+        """Sentences on nodes of a job whose connections have ended lately, or are not there."""
+        now_s, told = self.now_s(), []
+        places = places_of(self.state, row) if self.state.has_processes(row) else ()
+        for index in dict.fromkeys(places):
+            name = self.state.nodes[index].name
+            if (ended := self._disconnected(name, now_s)) is not None:
+                ago_s, why = max(0.0, now_s - ended[0]), ended[1]
+                told.append(f"the connection of node {name} ended {ago_s:.0f} s ago: {why}")
+        return told
+
+    def _disconnected(self, node: str, now_s: float) -> tuple[float, str] | None:
+        """When and why a node's connection ended, if that is lately, or there is none by now."""
+        ended = self.disconnected.get(node)
+        if ended is None or (node in self.outboxes.queues and now_s - ended[0] > LATELY_S):
+            return None
+        return ended
+
+    def _disconnection(self, node: str, now_s: float) -> dict[str, Any]:
+        at_s, why = self._disconnected(node, now_s) or (None, None)
+        return {"disconnected_s": at_s, "disconnected_why": why}
 
     def _silent_s(self, node: str, now_s: float) -> float | None:
         """How long a machine that has joined has not been heard; None if it never was."""

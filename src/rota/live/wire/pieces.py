@@ -21,8 +21,10 @@ FRAME_S = 60.0  # for a whole one
 
 
 def framed(message: Message, piece: bytes = b"") -> list[bytes]:
-    """The parts of a frame."""
+    """The parts of a frame. Raises AgentError for one that is larger than may be."""
     line = encode(message)
+    if len(line) > MOST_MESSAGE_BYTES or len(piece) > PIECE_BYTES:
+        raise AgentError(f"a message of {len(line):,} bytes and a piece of {len(piece):,}")
     return [LENGTH.pack(len(line) + len(piece)) + line, piece]
 
 

@@ -488,8 +488,8 @@ class Ledger:
         held = self.held[row]
         if held is None or not held.shared:
             return []
-        rows = sorted(self.active.keys() | self.unsettled.keys() | self.staying.keys())
-        return [r for r in rows if r != row and _overlap(self.held[r], held)]
+        beside = (r for r in sorted(self.holding) if r != row and _overlap(self.held[r], held))
+        return [r for r in beside if r in self.active or r in self.unsettled or r in self.staying]
 
     def story(self, row: int) -> list[tuple[float, str]]:
         """A job's history as (seconds, sentence); short if stories are not kept."""
@@ -567,7 +567,9 @@ class Ledger:
         A turn that ends and another that begins with the same jobs change nothing.
         """
         target, known = self.target, self._mates
-        sharing = [row for row in self.active if (t := target[row]) is not None and t.shared]
+        placed = ((row, target[row]) for row in {*self.holding, *self.unsettled})
+        shared = (row for row, place in placed if place is not None and place.shared)
+        sharing = sorted(row for row in shared if row in self.active)
         for row in sorted({*sharing, *known}):
             mine = target[row]
             if mine is None:

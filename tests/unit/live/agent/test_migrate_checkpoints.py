@@ -6,7 +6,15 @@ import pytest
 from tests.unit.live.agent.test_migrate_in import BIG, PIECE_BYTES, Source, run
 
 from rota.errors import AgentError
-from rota.live.agent.migrate_checkpoints import PREFIX, Coming, describe, inside
+from rota.live.agent.migrate_checkpoints import (
+    LISTING,
+    PREFIX,
+    Coming,
+    abridged,
+    describe,
+    inside,
+)
+from rota.live.wire.frames import frames_of
 
 
 @pytest.fixture
@@ -68,6 +76,38 @@ def test_everything_comes_and_takes_the_place_of_what_is_there(tmp_path, there):
     assert "latest" in tree(here)
     assert [path.name for path in here.parent.iterdir()] == ["7"]
     assert len(tree(there)) == 7
+
+
+def test_of_very_many_checkpoints_no_message_is_larger_than_a_frame(tmp_path):
+    there, here = tmp_path / "there/checkpoints/7", tmp_path / "checkpoints/7"
+    there.mkdir(parents=True)
+    for number in range(5_000):
+        there.joinpath(f"{number:06}-{'x' * 200}").write_bytes(b"%d" % number)
+    source = Leaving(there)
+    source.told = abridged(source.told, tmp_path)
+    source.files[LISTING] = (tmp_path / LISTING).read_bytes()
+    answer, largest = source.answer, [0]
+
+    def measured(message, piece):
+        (frame,) = frames_of({"type": "fetched", **message})
+        largest[0] = max(largest[0], len(frame))
+        answer(message, piece)
+
+    source.answer = measured
+    run(tmp_path, source)
+    assert largest[0] < 1 << 18 < 1 << 20 < len(source.files[LISTING])
+    assert sorted(os.listdir(here)) == sorted(os.listdir(there))
+    assert here.joinpath(f"000123-{'x' * 200}").read_bytes() == b"123"
+    assert not list(tmp_path.joinpath("jobs").rglob(LISTING))
+
+
+def test_a_long_list_that_was_damaged_is_not_taken(tmp_path, there, monkeypatch):
+    monkeypatch.setattr("rota.live.agent.migrate_checkpoints.MOST_LISTED_BYTES", 10)
+    source = Leaving(there)
+    source.told = abridged(source.told, tmp_path)
+    source.files[LISTING] = (tmp_path / LISTING).read_bytes().replace(b"folders", b"holders")
+    with pytest.raises(AgentError, match="the list of the checkpoints was damaged"):
+        run(tmp_path, source)
 
 
 def test_nothing_moves_within_one_folder(tmp_path, there):

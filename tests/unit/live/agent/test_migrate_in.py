@@ -258,6 +258,31 @@ def test_a_node_that_never_answers_is_given_up(tmp_path, monkeypatch):
         run(tmp_path, source)
 
 
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_node_that_asks_for_patience_gets_it_as_long_as_it_gets_on(
+    tmp_path, monkeypatch, gets_on
+):
+    now_s = 0.0
+    monkeypatch.setattr(arrival_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    source = Source({"0.arena": BIG})
+    source.instead = [{"wait": True, "progress": n if gets_on else 7} for n in (7, 3, 4, 9, 1)]
+    answer = source.answer
+
+    def late(message, piece):
+        nonlocal now_s
+        if message.get("wait"):
+            now_s += 0.9 * arrival_module.STALLED_S
+        answer(message, piece)
+
+    source.answer = late
+    if gets_on:
+        run(tmp_path, source)
+        assert (tmp_path / "arenas/7-1-0.arena").read_bytes() == BIG
+        return
+    with pytest.raises(AgentError, match="nothing of the state of job 7 has come from node there"):
+        run(tmp_path, source)
+
+
 def test_what_the_other_node_refuses_fails(tmp_path):
     source = Source({})
     source.instead = [{"error": "job 7 keeps its processes"}]
