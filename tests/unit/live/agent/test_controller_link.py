@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 
 import pytest
+from websockets import ConnectionClosedError
+from websockets.frames import Close
 
 from rota.folder import Folder
 from rota.live.agent import controller_link
@@ -48,3 +51,27 @@ def test_the_time_without_a_controller_begins_anew_with_each_connection(tmp_path
         assert link._lonely_since is None
 
     asyncio.run(story())
+
+
+def test_why_the_controller_has_closed_the_connection_is_in_the_log(monkeypatch, caplog):
+    closed = ConnectionClosedError(Close(1009, "a frame of 5 MiB"), None)
+
+    class Closed:
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            ending.set()
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise closed
+
+    ending = asyncio.Event()
+    monkeypatch.setattr(ControllerLink, "_connect", lambda *_: Closed())
+    endpoint = SimpleNamespace(address=lambda: None, stays=False, is_gone=lambda: False)
+    asyncio.run(ControllerLink(endpoint, list, print, bool, ending).run())
+    told = "the connection to the controller has ended: received 1009 (message too big) a frame of"
+    assert told in caplog.text

@@ -1,13 +1,15 @@
-"""A hello costs what the jobs of its node cost, however many others there have been."""
+"""A hello may be of any length, and costs what the jobs of its node cost, not all others."""
 
 import asyncio
 
 import pytest
-from tests.unit.live.controller.test_loop import Agent, NoProvider
+from tests.unit.live.controller.test_loop import Agent, NoProvider, controlled
 
+from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.controller.leases import Leases
 from rota.live.controller.loop import Controller
+from rota.live.wire.frames import frames_of
 from rota.model.allocation import Allocation
 from rota.model.commands import Launch
 from rota.model.events import CommandSent, JobFinished, JobLaunched, JobSubmitted, NodeJoined
@@ -77,3 +79,39 @@ def test_a_hello_reads_nothing_of_jobs_of_which_the_node_has_nothing(tmp_path, e
     few = asyncio.run(reads_of_a_hello(tmp_path / "few", min(ended, 3), min(waiting, 3)))
     many = asyncio.run(reads_of_a_hello(tmp_path / "many", ended, waiting))
     assert 0 < many <= few
+
+
+def test_an_account_of_very_many_attempts_comes_in_parts(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            about = {"type": "ended", "attempt": 1, "at_s": 1.0, "exit_code": 0, "message": ""}
+            attempts = [about | {"job_id": f"unknown-{number}"} for number in range(50_000)]
+            hello = {"type": "hello", "node": "n", "num_gpus": 2, "kind": "cpu"}
+            sent = frames_of(hello | {"attempts": attempts})
+            assert len(sent) > 1
+            for frame in sent:
+                agent._to_controller.put_nowait(frame)
+            await agent.hears("welcome")
+            assert controller.record.nodes()[0]["connected"]
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_why_a_connection_has_ended_is_told_of_its_node(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            assert controller.record.nodes()[0]["disconnected_why"] is None
+            agent.says(type="done", command_id="seven")
+            with pytest.raises(AgentError):
+                await agent.ended()
+            node = controller.record.nodes()[0]
+            assert node["disconnected_why"].startswith("command_id: 'seven' can't be used")
+            assert node["disconnected_s"] <= controller.now_s()
+            assert not node["connected"]
+
+    asyncio.run(scenario())
