@@ -223,7 +223,7 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
             shortage=controller.room.shortage() if controller.room.is_tight else None,
             progress=controller.record.progress(row),
         )
-        verdict["warnings"] += controller.record.disconnections(row)
+        verdict["warnings"] += jobs.disconnections(controller, row)
         verdict["eta"] = jobs.eta(controller, row)
         if verdict["position"] is not None:
             verdict["position"] = (await order.positions()).get(row)

@@ -191,6 +191,19 @@ def _same_name(controller: Any, row: int) -> list[str]:
     return ids
 
 
+def disconnections(controller: Any, row: int) -> list[str]:
+    """Sentences on the nodes of a job whose agents have gone away, or were away a moment ago."""
+    state, now_s = controller.state, controller.now_s()
+    place = state.held[row] or state.home[row]
+    names = {state.nodes[index].name for index in place.nodes()} if place is not None else set()
+    return [
+        f"the connection of node {node['name']} ended {max(0.0, now_s - ended_s):.0f} s ago: "
+        f"{node['disconnected_why']}"
+        for node in (controller.record.nodes() if names else ())
+        if node["name"] in names and (ended_s := node.get("disconnected_s")) is not None
+    ]
+
+
 def eta(controller: Any, row: int) -> dict[str, Any] | None:
     """The next change of a job, and when: see :func:`rota.report.eta.eta_of`."""
     past, state, progress = (

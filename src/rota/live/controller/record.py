@@ -353,17 +353,6 @@ class Record:
             for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))
         ]
 
-    def disconnections(self, row: int) -> list[str]:
-        """Sentences on nodes of a job whose connections have ended lately, or are not there."""
-        now_s, told = self.now_s(), []
-        places = places_of(self.state, row) if self.state.has_processes(row) else ()
-        for index in dict.fromkeys(places):
-            name = self.state.nodes[index].name
-            if (ended := self._disconnected(name, now_s)) is not None:
-                ago_s, why = max(0.0, now_s - ended[0]), ended[1]
-                told.append(f"the connection of node {name} ended {ago_s:.0f} s ago: {why}")
-        return told
-
     def _disconnected(self, node: str, now_s: float) -> tuple[float, str] | None:
         """When and why a node's connection ended, if that is lately, or there is none by now."""
         ended = self.disconnected.get(node)
