@@ -198,3 +198,25 @@ def test_who_follows_an_output_goes_on_with_the_next_agent(make_cluster):
     (cluster.base / "go").touch()
     assert "".join(pieces) == "two\n"
     assert "".join(cluster.client.logs(job)) == "one\ntwo\n"
+
+
+def test_who_follows_an_output_misses_nothing_that_is_printed_meanwhile(make_cluster):
+    """The job opens its output anew all the time, is suspended, and is alone for a while."""
+    cluster = make_cluster(gpus=1)
+    line = "echo $n; echo again $n > /dev/stderr; n=$((n + 1))"
+    job = cluster.submit(f"n=0; until [ -e go ]; do {line}; sleep 0.01; done; echo $n")
+    pieces = cluster.client.logs(job, follow=True)
+    text = next(pieces)
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    cluster.client.resume(job)
+    show = cluster.until_state(job, "RUNNING")
+    log = cluster.folder.attempt(node_of(show), job, 1) / "rank0.log"
+    cluster.kill(cluster.agent_of(node_of(show)), cluster.controller())
+    size = log.stat().st_size
+    until(lambda: log.stat().st_size > size + 100, "it prints on")
+    cluster.up()
+    (cluster.base / "go").touch()
+    text += "".join(pieces)
+    last = int(text.split()[-1])
+    assert text == "".join(f"{n}\nagain {n}\n" for n in range(last)) + f"{last}\n"

@@ -377,6 +377,7 @@ def logs(
             return _follow(client, job_id, raw=raw, **shown, **which)
         for text in _output(client, job_id, **shown, **which):
             _write_log(text, raw)
+        sys.stdout.flush()
         first = client.log_piece(job_id, **(which | {"rank": None if rank == "all" else rank}))
         if first.attempt == 0:
             sentence = client.explain(job_id)["sentence"]
@@ -507,6 +508,7 @@ def _follow(
             _await_start(client, job_id)
             for text in _output(client, job_id, follow=True, **shown):
                 _write_log(text, raw)
+                sys.stdout.flush()
         ended = client.job(job_id)
     except KeyboardInterrupt:
         click.echo(
@@ -588,7 +590,6 @@ def _write_log(text: str, raw: bool) -> None:
     sys.stdout.write(
         text.encode("utf-8", "replace").decode(sys.stdout.encoding or "utf-8", "replace")
     )
-    sys.stdout.flush()
 
 
 def _steer(
