@@ -14,9 +14,11 @@ import signal
 import sys
 import termios
 import threading
+import time
 
 PIPE_BYTES = 1 << 18  # what the pipe holds: writes are whole as long as they find room there
 BUFFER_BYTES = 1 << 20  # what is kept in memory while the log takes nothing
+PAUSE_S = 0.002  # for writes to gather in the pipe, where one comes after another
 AGAIN_S = 1.0  # between tries to write to a log that takes nothing
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -83,16 +85,19 @@ class Outlet:
                 raise
 
     def _run(self) -> None:
-        poll = select.poll()
+        poll, bell = select.poll(), select.poll()
         for descriptor in (self._source, self._bell):
             poll.register(descriptor, select.POLLIN)
-        is_over = False
+        bell.register(self._bell, select.POLLIN)
+        is_over, woken_s = False, 0.0
         while not is_over:
             ready = dict(poll.poll(AGAIN_S * 1000 if self._filled else None))
-            if self._source in ready:
-                self._read()
+            before_s, woken_s = woken_s, time.monotonic()
+            num_bytes = self._read() if self._source in ready else 0
             self._write_if_there_is_room()
             is_over = self._bell in ready
+            if num_bytes < PIPE_BYTES // 4 and woken_s - before_s < PAUSE_S:
+                bell.poll(PAUSE_S * 1000)  # many small writes are taken together
         left = int.from_bytes(fcntl.ioctl(self._source, termios.FIONREAD, bytes(4)), sys.byteorder)
         while left > 0:
             left -= self._read()
