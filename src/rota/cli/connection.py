@@ -1,12 +1,13 @@
 """Common parts of the verbs that talk to the controller."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.text import follow
+from rota.report.text import printable
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -23,6 +24,12 @@ def connected() -> "Iterator[Client]":
     with Client() as client:
         follow(lambda: client.ahead_s)
         yield client
+
+
+def echo_warnings(told: Mapping[str, Any]) -> None:
+    """Print the warnings of an answer on stderr; controllers of before give some answers none."""
+    for warning in told.get("warnings", ()):
+        click.echo(f"warning: {printable(warning)}", err=True)
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:

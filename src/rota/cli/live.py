@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from rota.cli import present
-from rota.cli.connection import JOB_HELP, connected, json_option
+from rota.cli.connection import JOB_HELP, connected, echo_warnings, json_option
 from rota.cli.failedstarts import FailedStarts, last_failure, told_meanwhile
 from rota.cli.looking import last_lines
 from rota.cli.moment import moment_of
@@ -475,6 +475,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
                 plan = client.check(request)
                 _echo_plan(plan, as_json)
                 _echo_advice(request, plan["python"])
+                echo_warnings(plan)
                 if missing := missing_script(request):
                     told = f"there is no {printable(missing)} here; the job would fail"
                     click.echo(f"warning: {told}", err=True)
@@ -487,8 +488,8 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
         click.echo(present.structure_text(job) if as_json else job["id"])
         verdict = client.explain(job["id"])
         click.echo(truth(job, verdict), err=True)
-        for warning in verdict["warnings"]:
-            click.echo(f"warning: {printable(warning)}", err=True)
+        echo_warnings(verdict)
+        echo_warnings(job)
         _echo_advice(request, job["python"])
         if follow:
             return _follow(client, job["id"], after=submitted)

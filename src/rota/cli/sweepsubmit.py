@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rota.cli.connection import connected
+from rota.cli.connection import connected, echo_warnings
 from rota.cli.failedstarts import FailedStarts, told_meanwhile
 from rota.cli.present import structure_text
 from rota.cli.text import number_text
@@ -41,6 +41,7 @@ def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> 
         click.echo(structure_text(begun) if as_json else begun["name"])
         try:
             click.echo(_truth(begun, request), err=True)
+            echo_warnings(begun)
             if not wait:
                 return 0
             with told_meanwhile(client, submitted, FailedStarts(sweep=begun["name"])):

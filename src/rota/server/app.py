@@ -119,11 +119,14 @@ def _job_routes(controller: Any) -> APIRouter:
             controller.jobs.check(job)
             await controller.jobs.resumed_from(job)
             plan = {"job": job.to_fields(), "free_gpus": controller.state.idle.count}
+            plan["warnings"] = await controller.files.warnings(job)
             return JSONResponse(plan | {"python": jobs.python_of(program_of(job))})
         key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
         row = await controller.jobs.submit(job, user=user, key=key, body_hash=hashed)
         python = jobs.python_of(program_of(job))
-        return JSONResponse(jobs.summary(controller, row) | {"python": python}, 201)
+        warnings = await controller.files.warnings(job)
+        more = {"python": python, "warnings": warnings}
+        return JSONResponse(jobs.summary(controller, row) | more, 201)
 
     @router.post("/plans")
     async def plan(request: Request, user: Caller) -> JSONResponse:

@@ -49,7 +49,8 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         key, hashed = checked_key(idempotency_key), body_hash(sweep.to_fields())
         name = await controller.sweeps.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
         driver.look()
-        return JSONResponse(_told(searches.tell(name, brief=True)), 201)
+        warnings = await controller.files.warnings(sweep.job)
+        return JSONResponse(_told(searches.tell(name, brief=True)) | {"warnings": warnings}, 201)
 
     @router.get("/sweeps")
     async def list_sweeps(

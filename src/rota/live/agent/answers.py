@@ -11,6 +11,7 @@ from pathlib import Path
 from rota.errors import AgentError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.cleaning import clean
+from rota.live.agent.entering import obstacle_to, user_name
 from rota.live.agent.line_times import LineTimes, read_times
 from rota.live.agent.log_pieces import Piece, line_offset, read_bytes, read_piece, tail_offset
 from rota.live.agent.ranks import ENDED, Ranks, read_ranks, record_of
@@ -19,11 +20,13 @@ from rota.live.wire.questions import (
     MOST_ANSWER_BYTES,
     Ask,
     AskCheckpoints,
+    AskFolders,
     AskLogs,
     AskOutput,
     AskRanks,
     CheckpointFolder,
     Clean,
+    FolderObstacles,
     Found,
     Freed,
     LinesAt,
@@ -65,6 +68,9 @@ def look_up(folder: Folder, node: str, question: Question) -> Found:
     try:
         if isinstance(question, AskCheckpoints):
             return _checkpoints(folder.checkpoints(question.job_id))
+        if isinstance(question, AskFolders):
+            obstacles = {path: why for path in question.paths if (why := obstacle_to(path))}
+            return FolderObstacles(user_name(), obstacles)
         if isinstance(question, Clean):
             num_bytes = clean(folder, node, question)
             if num_bytes is None:

@@ -1,5 +1,8 @@
 """Files of jobs on the nodes, read and removed by the agents there: outputs, ranks, checkpoints."""
 
+import asyncio
+import time
+
 from msgspec.structs import replace
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
@@ -10,10 +13,12 @@ from rota.live.controller.record import Record
 from rota.live.provider.base import Provider
 from rota.live.wire.questions import (
     AskCheckpoints,
+    AskFolders,
     AskOutput,
     AskRanks,
     CheckpointFolder,
     Clean,
+    FolderObstacles,
     Found,
     Freed,
     NoAnswer,
@@ -23,8 +28,14 @@ from rota.live.wire.questions import (
     RankProcess,
 )
 from rota.model.job import JobState
+from rota.model.naming import few
+from rota.request.jobfile import JobRequest
 from rota.store.members import Members
 
+OWN_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+FOLDERS_PATIENCE_S = 1.0  # for agents to tell which folders jobs can enter,
+MOST_ASKED = 16  # so many of them,
+ENTERED_S, MOST_KEPT = 30.0, 1000  # and no oftener, nor about more folders in that time
 CLEANING_PATIENCE_S = 25.0  # while an agent adds up sizes, and less than a client waits
 
 
@@ -45,6 +56,8 @@ class JobFiles:
     ) -> None:
         self._record, self._questions, self._provider = record, questions, provider
         self._members, self._copies = members, copies
+        # By what was asked: until when it counts, and the answers.
+        self._entered: dict[tuple[tuple[str, str], ...], tuple[float, asyncio.Task[list[str]]]] = {}
 
     async def output(
         self,
@@ -143,6 +156,38 @@ class JobFiles:
         assert isinstance(found, CheckpointFolder)
         return found
 
+    async def warnings(self, request: JobRequest) -> list[str]:
+        """What keeps the processes of a job from the folders that it names, by node, as sentences.
+
+        Agents that do not tell at once are passed over. What was told lately is not asked again.
+        """
+        named = {} if request.snapshot else {"workdir": request.workdir}
+        named |= {name: path for name, path in request.env if name in OWN_ENVIRONMENTS}
+        key, now_s = tuple(named.items()), time.monotonic()
+        self._entered = {k: v for k, v in self._entered.items() if v[0] > now_s}
+        if key not in self._entered and len(self._entered) < MOST_KEPT:
+            asking = asyncio.create_task(self._obstacles(named))
+            self._entered[key] = now_s + ENTERED_S, asking
+        asked = self._entered.get(key)
+        return await asyncio.shield(asked[1]) if asked is not None else []
+
+    async def _obstacles(self, named: dict[str, str]) -> list[str]:
+        nodes = list(self._record.outboxes.queues)[:MOST_ASKED]
+        question = AskFolders(list(named.values()))
+        asked = (self._questions.ask(node, question, FOLDERS_PATIENCE_S) for node in nodes)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        if not any(isinstance(found, FolderObstacles) for found in answers):
+            self._entered.pop(tuple(named.items()), None)  # nobody could tell: ask the next time
+        told: dict[tuple[str, str, str], list[str]] = {}  # by field, reason and user: nodes
+        for node, found in zip(nodes, answers, strict=True):
+            for name, path in named.items():
+                if isinstance(found, FolderObstacles) and (why := found.obstacles.get(path)):
+                    told.setdefault((name, why, found.user), []).append(node)
+        return [
+            f"{name}: on {_nodes_text(at)} {why}: the job would fail there; {_way_in(name, user)}"
+            for (name, why, user), at in told.items()
+        ]
+
     async def clean(self, row: int, *, keeps_checkpoints: bool, dry_run: bool) -> int:
         """Have agents remove what a job has left, or only tell how many bytes that takes.
 
@@ -205,3 +250,17 @@ def _told(found: Found) -> Found:
     if isinstance(found, NoAnswer):
         raise NotFoundError(found.error) if found.wrong else ServerError(found.error)
     return found
+
+
+def _nodes_text(nodes: list[str]) -> str:
+    return ("node " if len(nodes) == 1 else "nodes ") + few(nodes)
+
+
+def _way_in(name: str, user: str) -> str:
+    """What to do about a folder that jobs, which run as this user, can't enter."""
+    if name in OWN_ENVIRONMENTS:
+        return f"use an environment in a place that user {user} may enter, or have `setup` make one"
+    return (
+        f"submit it with --snapshot, to run it in a copy, or from a folder that user {user} may "
+        "enter on every node"
+    )

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from rota.live.wire import Message
 
 MOST_ANSWER_BYTES = 1 << 18  # of an output in one answer
+MOST_FOLDERS = 8  # in one question
 
 Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
@@ -72,6 +73,12 @@ class AskCheckpoints(Struct, tag_field="type", tag="checkpoints"):
     job_id: str
 
 
+class AskFolders(Struct, tag_field="type", tag="folders"):
+    """What keeps processes of jobs from entering these folders."""
+
+    paths: Annotated[list[str], Meta(max_length=MOST_FOLDERS)]
+
+
 class Clean(Struct, kw_only=True, tag_field="type", tag="clean"):
     """Remove what a job that has ended has left on a node, with ``checkpoints`` these as well.
 
@@ -85,7 +92,7 @@ class Clean(Struct, kw_only=True, tag_field="type", tag="clean"):
     dry_run: bool = False
 
 
-Question = AskOutput | AskRanks | AskLogs | ReadLog | AskCheckpoints | Clean
+Question = AskOutput | AskRanks | AskLogs | ReadLog | AskCheckpoints | AskFolders | Clean
 
 
 class Ask(Struct):
@@ -164,6 +171,13 @@ class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
     holds_any: bool
 
 
+class FolderObstacles(Struct, tag_field="type", tag="folders"):
+    """Folders that processes of jobs, of this user, can't enter, each with the reason."""
+
+    user: str
+    obstacles: dict[str, str]
+
+
 class Freed(Struct, tag_field="type", tag="freed"):
     """Files are removed, or would be, that take so many bytes of the disk."""
 
@@ -182,7 +196,9 @@ class NoAnswer(Struct, tag_field="type", tag="none"):
     wrong: bool = False
 
 
-Found = Output | RankList | LogFiles | LogBytes | CheckpointFolder | Freed | NoAnswer
+Found = (
+    Output | RankList | LogFiles | LogBytes | CheckpointFolder | FolderObstacles | Freed | NoAnswer
+)
 
 
 class Answer(Struct):

@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import os
+import pwd
 import shutil
+import subprocess
+import sys
 from array import array
 
 import pytest
@@ -11,12 +15,14 @@ from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.folder import Folder
 from rota.live.agent.answers import look_up
 from rota.live.agent.line_times import times_file
+from rota.live.controller import job_files
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.questions import AT_ONCE, Questions
 from rota.live.controller.record import Record
 from rota.live.wire.questions import AskCheckpoints, answer_message, ask_of
 from rota.model.job import JobState as S
+from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
 from rota.store.members import Members
 from support.driven import cluster_with_a_job_that_is
@@ -165,6 +171,58 @@ def test_nobody_waits_for_an_agent_once_the_controller_stops(desk):
             await reading
 
     asyncio.run(story())
+
+
+def test_folders_that_jobs_can_not_enter_are_told_by_field_and_node_with_the_way_round(
+    desk, tmp_path, monkeypatch
+):
+    home = tmp_path / "home"
+    (home / "ada").mkdir(parents=True)
+    (home / "file").touch()
+
+    async def told(folder, **more):
+        request = parse_job({"run": "true", **more}, workdir=str(folder))
+        return await desk.files.warnings(request)
+
+    async def story():
+        assert await told(home / "gone" / "a") == [], "nobody is there who could tell"
+        async with desk.agent("node0"), desk.agent("node1"):
+            assert await told(home / "ada") == []
+            user = pwd.getpwuid(os.geteuid()).pw_name
+            assert await told(home / "gone" / "a") == [
+                f"workdir: on nodes node0, node1 there is no {home}/gone: the job would fail "
+                "there; submit it with --snapshot, to run it in a copy, or from a folder that "
+                f"user {user} may enter on every node"
+            ]
+            (other,) = await told(home / "file" / "a", env={"VIRTUAL_ENV": str(home / "ada")})
+            assert f"{home}/file is no folder" in other
+            (own,) = await told(home / "ada", env={"VIRTUAL_ENV": str(home / "venv")})
+            assert own.startswith(f"VIRTUAL_ENV: on nodes node0, node1 there is no {home}/venv: ")
+            assert "have `setup` make one" in own
+            assert await told(home / "gone", snapshot=True) == []
+        outbox = desk.connect("node0")  # an agent that says nothing, or of before
+        monkeypatch.setattr(job_files, "FOLDERS_PATIENCE_S", 0.0)
+        assert await told(home / "gone" / "b") == []
+        desk.leave("node0", outbox)
+
+    asyncio.run(story())
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_home_folder_of_somebody_else_is_told_with_its_mode(tmp_path):
+    closed = tmp_path / "ada"
+    (closed / "work").mkdir(parents=True)
+    closed.chmod(0o700)
+    for place in (tmp_path, *tmp_path.parents[:-2]):
+        place.chmod(place.stat().st_mode | 0o111)
+    code = (
+        "import os, sys; from rota.live.agent.entering import obstacle_to\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); print(obstacle_to(sys.argv[1]))"
+    )
+    told = subprocess.check_output([sys.executable, "-c", code, closed / "work"], text=True)
+    nobody = pwd.getpwuid(65534).pw_name
+    assert told == f"user {nobody} can't enter {closed} (mode 0700)\n"
 
 
 def test_few_questions_are_on_their_way_to_an_agent_however_many_ask(desk):
