@@ -251,6 +251,9 @@ class Client:
                 job = self._job(job_id)
                 if JobState[job["state"]].is_final:
                     return job
+        job = self._job(job_id)  # this process may have been stopped meanwhile
+        if JobState[job["state"]].is_final:
+            return job
         raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
 
     async def wait_async(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -502,6 +505,12 @@ class Client:
                 if told["state"] == "ENDED":
                     return
                 time.sleep(min(POLL_S, _left_s(until_s)))  # its trials have many events
+        told = self._sweep(
+            name, FOLLOW_PATIENCE_S, brief=True
+        )  # it may have been stopped meanwhile
+        yield told
+        if told["state"] == "ENDED":
+            return
         raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
 
     def wait_sweep(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:

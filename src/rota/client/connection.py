@@ -25,10 +25,12 @@ from rota.errors import (
     UnreachableError,
 )
 from rota.folder import Folder
+from rota.model.presence import Presence
 
 PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
 FOLLOW_PATIENCE_S = 60.0  # the same for callers that wait for a job
 POLL_S = 0.25
+MOST_PAUSE_S = 0.5  # between two tries
 TIMEOUT_S = 30.0
 NEGLIGIBLE_S = 2.0  # clocks may seem to differ by the time that an answer takes
 
@@ -88,7 +90,8 @@ class Connection:
 
         Parameters that are None are left out.
         """
-        deadline = time.monotonic() + patience_s
+        presence = Presence(MOST_PAUSE_S)  # a process that was stopped asks once more at least
+        deadline = presence.at(time.monotonic()) + patience_s
         pause_s = 0.05
         content, kind = body, "application/octet-stream"
         if body is None:
@@ -109,7 +112,8 @@ class Connection:
                 self._note_time(response)
                 return answer_of(response)
             except (UnreachableError, AgentAwayError):  # who has been there may be on its way back
-                if not self.met or time.monotonic() + pause_s > deadline:
+                now_s = presence.at(time.monotonic(), timeout_s)
+                if not self.met or now_s + pause_s > deadline:
                     raise
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
@@ -118,12 +122,14 @@ class Connection:
                         f"the controller at {url} has not answered within {timeout_s:.0f} s; what "
                         "it was asked for may still be done: look with rota ps before asking again"
                     ) from None
-                if not retry or time.monotonic() + pause_s > deadline:
+                now_s = presence.at(time.monotonic(), timeout_s)
+                if not retry or now_s + pause_s > deadline:
                     raise UnreachableError(
                         f"no controller answers at {url} ({_cause(error)}); start one with: rota up"
                     ) from None
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.5)
+            presence.at(time.monotonic())
+            pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
     def now_s(self) -> float:
         """The cluster's time, by the controller's last answer."""

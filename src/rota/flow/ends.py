@@ -16,6 +16,9 @@ from rota.flow.members import Member, Place, RankPlace, Ranks
 from rota.flow.page import FINISHED, GONE, HELD_BYTES, LOSSES, MOVES, OWNER, PRESENT, READY, Page
 from rota.flow.standing import Standing
 from rota.flow.starting import Starting
+from rota.model.presence import Presence
+
+MOST_LOOK_S = 1.0  # between two looks for operations that run for too long
 
 
 class Ends:
@@ -30,15 +33,17 @@ class Ends:
     ) -> None:
         self._floor, self._grants, self._starting = floor, grants, starting
         self._forget = forget
+        self._presence = Presence(MOST_LOOK_S)
 
     def end_overdue(self) -> None:
         """End the workers that are in an operation for too long.
 
         An operation counts once all workers of its gang have begun it, or are gone: those that wait
         for their turn may be late because of another client. Where some are stopped by then, it has
-        its time anew.
+        its time anew. Time for which this process stood still counts for no operation: the workers
+        may have done so as well.
         """
-        page = self._floor.page
+        page, now_s = self._floor.page, self._presence.at(time.monotonic())
         for member in self._floor.members.values():
             if member.limit is None:
                 continue
@@ -49,7 +54,7 @@ class Ends:
                 gang = member.gang(each)
                 if gang and all(max(present[s], page.of(s, FINISHED)) >= each for s in gang):
                     whole.append(each)
-            for each in member.limit.exceeded(whole, time.monotonic()):
+            for each in member.limit.exceeded(whole, now_s):
                 if any(self._floor.places[slot].is_stopped for slot in member.gang(each)):
                     member.limit.begin_anew(each)
                     continue

@@ -27,7 +27,7 @@ from typing import Any
 from rota.errors import FlowError, InputError
 from rota.flow import wire
 from rota.flow.accelerator import Accelerator, Cores, kind_of
-from rota.flow.ends import Ends, finished
+from rota.flow.ends import MOST_LOOK_S, Ends, finished
 from rota.flow.floor import Floor
 from rota.flow.grants import Grants
 from rota.flow.island import Island, Wait
@@ -62,7 +62,6 @@ from rota.live.wire.unixpath import short
 
 LOOK_EVERY_S = 0.005  # while turns of dead workers are given out, or a grant may be given
 LOOKS = 8  # for operations that run for too long, in the time that one may last
-MOST_LOOK_S = 1.0  # between two of them
 MOST_SILENT = 64  # connections that have not said who they are; the oldest makes room
 MOST_AT_ONCE = 1024  # clients that connect before the host looks
 MOST_OPERATIONS = 1 << 17  # of a client that are not over

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.errors import RotaError, SweepError, UnreachableError
 from rota.model.job import JobState
+from rota.model.presence import Presence
 
 if TYPE_CHECKING:
     import optuna
@@ -30,15 +31,17 @@ def patiently(call: Callable[[], Answer], interrupted: threading.Event) -> Answe
 
     Raises UnreachableError if it stays away, KeyboardInterrupt if ``interrupted`` is set meanwhile.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    presence = Presence(POLL_S)  # a process that was stopped asks once more at least
+    deadline = presence.at(time.monotonic()) + PATIENCE_S
     while True:
         try:
             return call()
         except UnreachableError:
-            if time.monotonic() > deadline:
+            if presence.at(time.monotonic(), PATIENCE_S) > deadline:
                 raise
         if interrupted.wait(POLL_S):
             raise KeyboardInterrupt
+        presence.at(time.monotonic())
 
 
 class Run:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rota.errors import GangError
 from rota.live.wire import Message
+from rota.model.presence import Presence
 from rota.train.link import Link
 from rota.train.world import World
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rota.train.replica import Replica
 
 PATIENCE_S = 60.0  # how long a rank without a group waits for an agent
+STOPPED_S = 1.0  # a look for an agent takes less, unless this process was stopped
 FIXED_BATCHES = (
     "the program has no batches that can be changed: it needs batch: {mode: adapt} in its job "
     "file, and batches from s.loader(...)"
@@ -190,15 +192,16 @@ class Member:
     def _await_place(self, state: Message) -> None:
         """Report this rank's state to this agent and any later one, then obey."""
         link = self._agent()
-        told, deadline = -1, time.monotonic() + self.patience_s
+        presence = Presence(STOPPED_S)  # a rank that was stopped could hear no agent
+        told, deadline = -1, presence.at(time.monotonic()) + self.patience_s
         while True:
             if link.connected and told != link.connections:
                 told = link.connections
                 link.send(state)
-            message = link.wait()
+            message, now_s = link.wait(), presence.at(time.monotonic())
             if link.connected:
-                deadline = time.monotonic() + self.patience_s
-            elif time.monotonic() > deadline:
+                deadline = now_s + self.patience_s
+            elif now_s > deadline:
                 raise GangError(AGENT_GONE)
             if message is None or self._hosts(message):
                 continue

@@ -129,6 +129,14 @@ def test_without_an_agent_a_broken_gang_ends_with_an_error(monkeypatch):
         member(Agent("lost")).recover("a peer is gone")
 
 
+def test_a_rank_that_was_stopped_for_longer_than_its_patience_looks_for_its_agent_yet(monkeypatch):
+    now = iter([0.0, 0.1, 300.0, 300.1, 300.2])
+    monkeypatch.setattr(member_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    agent = Agent("lost", "none", "another", FORM)
+    member(agent).recover("a peer is gone")
+    assert agent.heard[-1] in ("broken", "formed")
+
+
 def test_a_pause_that_comes_while_it_waits_is_kept_for_the_next_boundary():
     made = member(Agent({"type": "pause", "gang": True, "round": 2}, FORM))
     made.recover("a peer is gone")

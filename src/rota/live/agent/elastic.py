@@ -18,11 +18,13 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.places import is_far, node_and_gpu
+from rota.model.presence import Presence
 
 STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LEAVE_S = 1.0  # for ranks that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
+LATE_LOOK_S = 5.0  # of an agent that stood still
 
 log = logging.getLogger("rota.agent")
 
@@ -72,6 +74,7 @@ class Elastic:
         self._standby_ends: dict[int, asyncio.TimerHandle] = {}
         self._returned: set[int] = set()  # slots that stood by until the resize that is under way
         self._pulses = Pulses(attempt.folder)
+        self._presence = Presence(LATE_LOOK_S)
         self._num_resizes = 0
         self.launching = 0  # launches of newcomers that are under way
 
@@ -299,6 +302,7 @@ class Elastic:
         if attempt.state == State.RUNNING and not attempt.crowd:  # sessions would share a pulse
             step_s = attempt.progress.get("step_time_s") or 0.0
             now_s = attempt.world.monotonic_s()
+            self._note_standstill(now_s)
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)
             if hung is not None:
                 if hung not in self._hung:
@@ -308,6 +312,16 @@ class Elastic:
             elif straggler is not None and not gang.busy and straggler not in self._replaced:
                 self.replace(straggler)
         else:
+            self._pulses.forget()
+
+    def _note_standstill(self, now_s: float) -> None:
+        """Watch the ranks anew if this agent or the ranks of this node stood still.
+
+        Ranks do while the node's lease is over; they hang no sooner than that long after that.
+        """
+        absent_s, lease = self._presence.absent_s, self._attempt.world.lease
+        self._presence.at(now_s)
+        if self._presence.absent_s != absent_s or (lease is not None and lease.left_s <= 0):
             self._pulses.forget()
 
     def _send(self, slot: int, message: Message) -> None:

@@ -23,6 +23,7 @@ from rota.live.agent.claim import LAUNCH, release, write_mark
 from rota.live.agent.migrate_checkpoints import LISTING, Coming, listed
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
+from rota.model.presence import Presence
 
 Ask = Callable[[Message], object]
 
@@ -61,15 +62,17 @@ class Arrival:
         self._coming = Coming(checkpoints)
         self._ask = self._way = ask
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
-        self._heard_s = 0.0  # time of the last message from the other node,
-        self._moved_s = 0.0  # and of the last one that got the move on
+        self._presence = Presence(2 * ASK_AGAIN_S)
+        self._heard_s = 0.0  # time of presence at the last message from the other node
+        self._moved_s = 0.0  # time of the last one that got the move on
         self._progress: object = None  # as far as the other node has got
         self._damaged = 0
 
     async def run(self) -> dict[str, Any]:
         """Fetch everything. Returns the attempt's record, with arenas here. Raises AgentError."""
         self._mark({})
-        self._heard_s = self._moved_s = time.monotonic()
+        self._heard_s = self._presence.at(time.monotonic())
+        self._moved_s = time.monotonic()
         try:
             state = await self._fetch_state()
             self.began_s = time.monotonic()
@@ -241,8 +244,9 @@ class Arrival:
         if "error" in message:
             raise AgentError(str(message["error"]))
         now_s = time.monotonic()
+        there_s = self._presence.at(now_s)
         if not message.get("away"):
-            self._heard_s = now_s
+            self._heard_s = there_s
             if message.get("progress", self._progress) != self._progress:
                 self._progress, self._moved_s = message["progress"], now_s
             if "checksum" not in message and now_s - self._moved_s > STALLED_S:
@@ -250,7 +254,7 @@ class Arrival:
                     f"nothing of the state of job {self.job_id} has come from node {self.source} "
                     f"for {STALLED_S:.0f} s, though it answers: the move is given up"
                 )
-        elif now_s - self._heard_s > PATIENCE_S:
+        elif there_s - self._heard_s > PATIENCE_S:
             raise AgentError(
                 f"node {self.source}, where the state of job {self.job_id} lies, has not "
                 f"answered for {PATIENCE_S:.0f} s"

@@ -176,7 +176,7 @@ class Controller:
         self.agents.awaited = {
             name for row in self.state.open_rows() for name in self.agents.seats_of(row)
         }
-        self._await_until_s = self.now_s() + AWAIT_S
+        self._await_until_s = self._present_s() + AWAIT_S
         for name in self.members.names:  # its agent may have been answered a moment ago
             self.leases.renew(name, clock.boottime_s())
         self.room.look()
@@ -304,7 +304,7 @@ class Controller:
         if self.journal.unwritten or self.agents.ends_jobs:
             return None
         if self._awaits():
-            return max(0.0, self._await_until_s - self.now_s())
+            return max(0.0, self._await_until_s - self._present_s())
         state, times = self.state, list(self.state.backoff.values())
         if state.wake_at_s is not None and not self.room.is_tight:
             times.append(state.wake_at_s)
@@ -334,7 +334,11 @@ class Controller:
 
     def _awaits(self) -> bool:
         """True if some agents have yet to report the jobs that ended without a controller."""
-        return bool(self.agents.awaited) and self.now_s() < self._await_until_s
+        return bool(self.agents.awaited) and self._present_s() < self._await_until_s
+
+    def _present_s(self) -> float:
+        """Seconds, without those for which this process stood still."""
+        return self.leases.presence.at(clock.boottime_s())
 
     def _advance(self) -> None:
         state, now_s = self.state, self.now_s()

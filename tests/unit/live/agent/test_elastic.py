@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.attempts import attempt_in
@@ -337,6 +338,28 @@ def test_a_full_disk_does_not_end_the_looks_at_the_ranks(scenario, full_disk):
         job.elastic.look()
         assert len(looks) == 2
         assert not job.gang.busy
+
+    scenario(story)
+
+
+@pytest.mark.parametrize("why", ["the agent stood still", "the lease was over"])
+def test_ranks_are_watched_anew_after_a_standstill(scenario, monkeypatch, why):
+    async def story(job):
+        now_s, world = [1000.0], job.attempt.world
+        monkeypatch.setattr(world, "monotonic_s", lambda: now_s[0], raising=False)
+        monkeypatch.setattr(world, "lease", SimpleNamespace(left_s=1.0), raising=False)
+        job.elastic.look()
+        began = job.elastic._pulses._began_s
+        now_s[0] += 4.0
+        job.elastic.look()
+        assert job.elastic._pulses._began_s == began == 1000.0
+        if why == "the agent stood still":
+            now_s[0] += 100.0
+        else:
+            world.lease.left_s = -1.0
+            now_s[0] += 1.0
+        job.elastic.look()
+        assert job.elastic._pulses._began_s == now_s[0]
 
     scenario(story)
 
