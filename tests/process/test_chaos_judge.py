@@ -9,6 +9,7 @@ from rota.model.events import (
     CommandSent,
     JobFinished,
     JobLaunched,
+    JobResumed,
     JobSubmitted,
     JobSuspended,
     StopRequested,
@@ -80,7 +81,11 @@ def second(lines, shift_s=10.0):
 
 
 WHOLE = [*RUNS, ENDS]
-SUSPENDED = [JobSuspended(4.2, 0, 4.2), CommandSent(4.9, Resume(2, 0, 1, 1, GPU))]
+SUSPENDED = [
+    JobSuspended(4.2, 0, 4.2),
+    CommandSent(4.9, Resume(2, 0, 1, 1, GPU)),
+    JobResumed(4.95, 0),
+]
 
 KEPT = {
     "it runs to its end": found(WHOLE, [*STARTS, ended()]),
@@ -116,6 +121,8 @@ KEPT["its shim is killed as it is cancelled, after it was last heard of"] = foun
 )
 
 BROKEN = {
+    "it ran when the log does not say so": found(WHOLE, [*STARTS[:2], ended()]),
+    "it is told to have run for 1.5 s": found(WHOLE, [*STARTS, ended()], run_s=1.5),
     "is there 0 times": found([], []),
     "is there 2 times": found(WHOLE, [*STARTS, STARTS[0], ended()]),
     "was refused": found(

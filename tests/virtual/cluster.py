@@ -50,7 +50,8 @@ from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
 from rota.live.wire.lease import Lease
 from rota.live.wire.peer import Peer
-from rota.model.events import AttemptLost, NodeLost
+from rota.model.commands import Retune, SetCpus
+from rota.model.events import AttemptLost, CommandSent, NodeLost
 from rota.model.job import Elastic, JobState
 from rota.policy.registry import create
 from rota.request.jobfile import JobRequest
@@ -698,11 +699,32 @@ class Cluster:
             assert outcome == JobState.SUCCEEDED, f"job {spec.job_id} ended as {outcome.name}"
             slots = self.machine.finished.get((spec.job_id, state.attempt[row]), set())
             assert len(slots) >= spec.num_gpus, f"job {spec.job_id} has not done all its steps"
+            if not self.joined:  # whose clocks may be wrong
+                self._check_run_time(row)
         left = [program for program in self.machine.programs if program.process.alive]
         assert not left, f"processes that no job has: {left}"
         folders = {each.path for each in self.folders.values()}
         known = [file for each in folders for file in each.glob("nodes/*/jobs/*/*/attempt.json")]
         assert not known, f"attempts that agents still have: {known}"
+
+    def _check_run_time(self, row: int) -> None:
+        """A job that was launched once and then left alone has the run time of its processes."""
+        assert self.controller is not None
+        state, commands = self.controller.state, list[Any]()
+        for event in self.store.events:
+            if isinstance(event, CommandSent) and event.command.row == row:
+                commands.append(event.command)
+        others = [each for each in commands if not isinstance(each, Retune | SetCpus)]
+        if len(others) != 1:
+            return
+        job_id = state.spec[row].job_id
+        of_job = (each for each in self.machine.programs if each.job_id == job_id)
+        spans = [p.span_s for p in of_job if p.attempt == state.attempt[row]]
+        if state.spec[row].elastic is not None or len(spans) != state.spec[row].num_gpus:
+            return  # a rank was replaced
+        ran_s = max(end_s for _, end_s in spans) - max(began_s for began_s, _ in spans)
+        told_s = state.service_s[row]
+        assert abs(told_s - ran_s) < 1.0, f"job {job_id} ran {ran_s} s, and is told {told_s}"
 
 
 POLICIES: dict[str, dict[str, str]] = {

@@ -559,6 +559,7 @@ class Program:
         self.is_newcomer = "ROTA_NEWCOMER" in self.env
         self.shim_alive, self.began_s = True, machine.boottime_s()
         self._ahead_s = machine.ahead_s()  # by its agent's clock of now
+        self.span_s = [0.0, 0.0]  # when its shim wrote down that it was there, and its end
         self.computes = self._has_begun = self._is_fenced = False
         self.step = 0
         self.entered = -1  # the step that it has begun
@@ -601,6 +602,7 @@ class Program:
         try:
             with open(claim, "x") as file:
                 told = {"shim": self.shim, "worker": self.worker, "boottime_s": self.began_s}
+                told["at_s"] = self.span_s[0] = self.now_s()
                 file.write(json.dumps(told))
         except OSError:  # its agent wants it no more, or the folder is gone
             self.process.alive = False
@@ -649,7 +651,8 @@ class Program:
 
     def _note(self, code: int) -> None:
         if self.shim_alive:
-            told = {"code": code, "at_s": self.now_s(), "boottime_s": self._boottime_s()}
+            self.span_s[1] = self.now_s()
+            told = {"code": code, "at_s": self.span_s[1], "boottime_s": self._boottime_s()}
             if self.folder.exists():
                 (self.folder / f"{self.name}.exit").write_text(json.dumps(told))
             self.machine.shim_ends(self)

@@ -106,6 +106,7 @@ def become_shim(request: dict[str, Any]) -> bool:
     where = Path(request["folder"])
     name = request["name"]
     claimed = {"shim": shim, "worker": worker, "boottime_s": clock.boottime_s()}
+    claimed["at_s"] = clock.now_s()
     try:
         goes_on = claim(where / f"{name}.pid", claimed)
     except OSError as error:  # a full disk

@@ -33,6 +33,7 @@ from .draw import POLICIES, Job
 from .drive import Found, Kill
 
 CLOCKS_S = 0.2  # how far the controller's clock and the system's may have come apart
+RIGHT_S = 1.0  # to so much a run time is right
 Line = dict[str, Any]
 
 
@@ -255,6 +256,33 @@ def _still_when_suspended(found: Found, story: Story) -> Iterator[str]:
             return
 
 
+def _run_time_is_that_of_its_processes(found: Found, story: Story) -> Iterator[str]:
+    """What the log says of when it ran covers all that it did, and makes up its run time."""
+    lost = {event.attempt for event in story.events if isinstance(event, AttemptLost)}
+    spans: list[tuple[float, float]] = []
+    since_s: float | None = None
+    for event in story.events:
+        if isinstance(event, JobLaunched | JobResumed):
+            since_s = event.at_s
+        elif since_s is not None and isinstance(event, SPAN_ENDS):
+            suspended = isinstance(event, JobSuspended)
+            spans.append((since_s, event.stopped_s if suspended else event.at_s))
+            since_s = None
+    told_s, sum_s = story.show.get("run_s"), sum(end_s - begin_s for begin_s, end_s in spans)
+    if told_s is not None and not lost and abs(told_s - sum_s) > RIGHT_S:
+        yield f"it is told to have run for {told_s} s, and its log has {sum_s}: {spans}"
+    stopped_s = min((e.at_s for e in story.events if isinstance(e, StopRequested)), default=None)
+    for line in story.lines:
+        at_s = line["at_s"]
+        if line["what"] != "step" or line["attempt"] in lost:  # nobody saw the end of those
+            continue
+        if stopped_s is not None and at_s > stopped_s:
+            return
+        if not any(a - CLOCKS_S <= at_s <= b + RIGHT_S for a, b in spans):
+            yield f"it ran when the log does not say so: {line}; the log has {spans}"
+            return
+
+
 def _held_for_its_user(found: Found, story: Story) -> Iterator[str]:
     """What its user has suspended is not started and does not go on until they say so."""
     held_s: float | None = None
@@ -441,10 +469,12 @@ TURNS = (
     JobResumed,
     JobSuspended,
 )
+SPAN_ENDS = (JobSuspended, JobFinished, AttemptLost, StopRequested)
 OF_A_JOB = (
     _one_at_a_time,
     _started_by_command,
     _still_when_suspended,
+    _run_time_is_that_of_its_processes,
     _held_for_its_user,
     _in_order,
     _steps_follow,

@@ -821,7 +821,6 @@ class Agent:
             del self.attempts[job_id, number]
             failed_start.keep(folder, error)
             raise
-        attempt.record.launched_s = clock.now_s()
         with contextlib.suppress(OSError):  # it runs, and its record was written before its start
             attempt.save()
         self._notify(attempt.registration())

@@ -24,7 +24,7 @@ from rota.live.agent.method import grace_of
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.rank import Rank
-from rota.live.agent.record import Record
+from rota.live.agent.record import Answer, Record
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.restore_from_arena import Returning
 from rota.live.agent.seat import FlowSeat
@@ -111,11 +111,21 @@ class Attempt(Account):
             for rank in self.ranks:
                 await rank.abandon()
             raise AgentError(f"job {self.job_id} could not be started: {error}") from None
+        self.record.launched_s = self.world.now_s()
+        self._find_launch()
         self.become(State.RUNNING)
         for rank in self.ranks:
             self.watch(rank)
         if self.elastic is not None:
             self.elastic.look()
+
+    def _find_launch(self) -> None:
+        """Find when all its processes had begun, also if an agent before could not tell it."""
+        record = self.record
+        began = [rank.claimed_at_s for rank in self.ranks if not rank.is_far]
+        if record.answer is None and record.command_id is not None and began and all(began):
+            record.launched_s = max(began)
+            record.answer = Answer(record.command_id, record.launched_s)
 
     def _refuse_if_stopping(self) -> None:
         if self.stopping:
@@ -138,6 +148,7 @@ class Attempt(Account):
             if rank.alive:
                 self.watch(rank)
             self._clear_away(rank)
+        self._find_launch()
         for rank in self.ranks:  # a resize that was cut short has left newcomers, or their ends
             if rank.index not in self.record.members:
                 rank.survived = True

@@ -22,7 +22,7 @@ from rota.live.agent.output import keep_last_lines
 from rota.live.agent.processes import tag_of
 from rota.live.agent.pulses import phase_of
 from rota.live.agent.rank import Rank, life_of
-from rota.live.agent.record import Record, json_of
+from rota.live.agent.record import Answer, Record, json_of
 from rota.live.agent.states import State, Story
 from rota.live.agent.world import World
 from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
@@ -242,9 +242,33 @@ class Account:
         """Tell the controller that a command has been carried out, and how far the job is."""
         if self.progress:
             self.notify(self.report())
-        message = {"command_id": command_id, "at_s": self.world.now_s()}
-        self.notify(self.about("done") | message | fields)
+        answer = self.record.answer
+        if answer is None or answer.command_id != command_id or not answer.is_final:
+            answer = self.carries_out(command_id, fields.get("stopped_s"))
+            with contextlib.suppress(OSError):  # else the next agent may tell a later time
+                self.save(durable=False)
+        at_s = self.world.now_s() if answer is None else answer.at_s
+        self.notify(self.about("done") | {"command_id": command_id, "at_s": at_s} | fields)
         self.tell_planned()  # its ranks may have other GPUs now
+
+    def carries_out(
+        self, command_id: int | None, stopped_s: float | None = None, *, is_final: bool = True
+    ) -> Answer | None:
+        """Keep that a command is carried out by now, for a controller that does not hear it."""
+        if command_id is not None:
+            at_s = self.world.now_s()
+            self.record.answer = Answer(command_id, at_s, stopped_s, is_final)
+        return self.record.answer if command_id is not None else None
+
+    def last_done(self) -> Message:
+        """The last command that was carried out, for a controller that may not have heard it."""
+        answer = self.record.answer
+        if answer is None:
+            return {}
+        done: Message = {"command_id": answer.command_id, "at_s": answer.at_s}
+        return {
+            "done": done if answer.stopped_s is None else done | {"stopped_s": answer.stopped_s}
+        }
 
     def failed(self, command_id: int | None, error: str) -> None:
         """Tell the controller that a command could not be carried out."""
@@ -254,7 +278,8 @@ class Account:
         """Summary of this attempt for a controller that has missed messages."""
         if self.ended is not None:
             return self.ended
-        return self.about("alive") | {"state": self.state} | self._abilities()
+        done = self.last_done() if self.state != State.RESUMING else {}  # it may fail yet
+        return self.about("alive") | {"state": self.state} | self._abilities() | done
 
     def about(self, kind: str) -> Message:
         """The beginning of a message of this kind about the attempt."""

@@ -106,6 +106,7 @@ class Checkpointing:
             return
         record.gpus = gpus
         record.checkpoint = record.suspended_s = None
+        attempt.carries_out(attempt.resume_id, is_final=False)
         with contextlib.suppress(OSError):  # the next agent finds them running, and stops them
             attempt.save(durable=False)
         outcome(None)

@@ -179,7 +179,7 @@ class Ending:
             kind, fields = State.LOST, {"error": killed, "started": True}
         attempt.become(kind)
         self._over()
-        attempt.ended = attempt.about(kind) | fields
+        attempt.ended = attempt.about(kind) | fields | attempt.last_done()
         if kind == State.LOST:
             attempt.ended |= self._loss()
         if attempt.progress:  # the last report says how far it has come

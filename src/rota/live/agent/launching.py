@@ -101,6 +101,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None, node: Pat
         keeps=None if flow is None else FLOW_KEEPS,
         method=choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
         launched_s=message["at_s"],  # until it is known
+        command_id=message.get("command_id"),
         boot_id=clock.boot_id(),
         secret=worn.new_secret(node),
         origin=message.get("origin"),

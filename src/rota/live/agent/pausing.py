@@ -119,6 +119,8 @@ class Pausing:
         before = copy(attempt.record)
         attempt.record.gpus = gpus
         attempt.record.suspended_s = None
+        if self._seat is None:  # else it may turn out that it can't go on
+            attempt.carries_out(command_id, is_final=False)
         try:
             attempt.save(durable=False)
         except OSError as error:  # the next agent would take it for suspended

@@ -316,6 +316,13 @@ class Rank:
         began = started_at(shim) if shim else None
         return began if began is not None and began <= self._claimed_at() + 1 else None
 
+    @property
+    def claimed_at_s(self) -> float:
+        """Time at which its shim recorded its pid; 0 if none has, or an older one."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return float(self._claimed().get("at_s", 0.0))
+        return 0.0
+
     def _claimed_at(self) -> float:
         """Time at which the shim recorded its pid, in seconds of CLOCK_BOOTTIME."""
         told = self._claimed().get("boottime_s")

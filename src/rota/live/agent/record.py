@@ -42,6 +42,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
     moves: bool
 
 
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last command that was carried out, and when; a suspension stopped it at ``stopped_s``.
+
+    Until it ``is_final`` some of what belongs to it is to follow.
+    """
+
+    command_id: int
+    at_s: float
+    stopped_s: float | None = None
+    is_final: bool = True
+
+
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt of a job. GPUs are indexes on the node, times are seconds since 1970.
 
@@ -68,6 +80,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapt: dict[str, int | None] | None = None  # limits of batches that the scheduler chooses
     method: Method = Method(STOP, "")  # the suspension without a session
     launched_s: float = 0.0
+    command_id: int | None = None  # of its launch
+    answer: Answer | None = None  # that the controller may not have heard
     boot_id: str | None = None  # of the boot in which its processes were started
     secret: str | None = None  # the tags of its processes are made from it
     lives: dict[str, int] = {}

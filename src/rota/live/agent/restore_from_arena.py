@@ -160,6 +160,7 @@ class Returning:
         before, arenas = copy(attempt.record), self._arenas
         attempt.record.vacated = attempt.record.suspended_s = None
         attempt.record.source = attempt.record.parked = None  # from now on the state is here alone
+        attempt.carries_out(attempt.resume_id, is_final=False)
         try:
             # Arenas do not outlast a power cut. A job's own checkpoint does.
             attempt.save(durable=not arenas)

@@ -334,6 +334,7 @@ class AgentSessions:
         for attempt in attempts:
             row = self._record.rows.get(attempt["job_id"])
             if row is not None and self._is_present(node, row, attempt["attempt"]):
+                self._catch_up(node, attempt, now_s)
                 self._telemetry.note_last_report(row, attempt)
                 self._telemetry.write_progress(row, now_s)
         rows = self._record.on_node.rows(state.node_index[node])
@@ -479,6 +480,7 @@ class AgentSessions:
 
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """Write down that an attempt has ended or is lost, and tell its agents."""
+        self._catch_up(node, message, now_s)
         if has_copy(self._state, row, node):
             self._journal.note(parking_failed(self._state, row, now_s, message))
             self._tell_once_written(node, {**message, "type": "forget"})
@@ -509,6 +511,13 @@ class AgentSessions:
             return False
         return self._state.has_processes(row) and node in self.seats_of(row)
 
+    def _catch_up(self, node: str, message: Message, now_s: float) -> None:
+        """Write down what an attempt did before this message, if the answer to it was lost."""
+        if (done := message.get("done")) is not None:
+            keys = ("job_id", "attempt", "launch")
+            about: Message = {key: message[key] for key in keys if key in message}
+            self._command_answered(node, {"type": "done", **about, **done}, now_s)
+
     def _command_answered(self, node: str, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
         rows = self._record.on_node.rows(self._state.node_index.get(node))
@@ -537,6 +546,8 @@ class AgentSessions:
             retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
             self._journal.note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
             return
+        if isinstance(command, Resize | Retune | SetCpus) and row in self._state.stop_outcome:
+            return  # it is to end, and a Stop follows
         # Agents say when it happened; never before the command, never after now.
         at_s = min(max(message["at_s"], self._state.changed_s[row]), now_s)
         if isinstance(command, Launch):
@@ -564,7 +575,8 @@ class AgentSessions:
         elif isinstance(command, Resize):
             self._failures.pop(row, None)
             self._telemetry.write_progress(row, now_s)
-            self._journal.note(JobResized(now_s, row, command.allocation))
+            at_s = max(at_s, self._state.since_s[row])
+            self._journal.note(JobResized(at_s, row, command.allocation))
         elif isinstance(command, Retune):
             self._telemetry.write_progress(row, now_s)
             self._journal.note(JobRetuned(now_s, row, command.batch))

@@ -333,8 +333,18 @@ class Abilities(About, kw_only=True):
 ProgressIfAny = Annotated[Progress | None, Meta(description="a report")]
 
 
-class Alive(Abilities, tag_field="type", tag="alive"):
+class CarriedOut(Struct, kw_only=True):
+    """The last command that was carried out, whose answer the controller may not have heard."""
+
+    command_id: Count
+    at_s: Time
+    stopped_s: Time | None = None
+
+
+class Alive(Abilities, kw_only=True, tag_field="type", tag="alive"):
     """An attempt that has not ended."""
+
+    done: CarriedOut | None = None
 
 
 class Relayed(Struct, kw_only=True):
@@ -363,6 +373,7 @@ class Ended(About, kw_only=True, tag_field="type", tag="ended"):
     stop_asked: bool | None = None
     progress: ProgressIfAny = None  # the last report
     out_of_memory: bool | None = None  # whether it looks as if its memory, or its GPU's, ran out
+    done: CarriedOut | None = None
 
 
 class Lost(About, kw_only=True, tag_field="type", tag="lost"):
@@ -375,6 +386,7 @@ class Lost(About, kw_only=True, tag_field="type", tag="lost"):
     checkpointed: bool | None = None  # True if it has written something for the next attempt
     at_s: Time | None = None  # left out if no agent saw it
     progress: ProgressIfAny = None
+    done: CarriedOut | None = None
 
 
 class Account(Struct, kw_only=True, tag_field="type", tag="hello"):

@@ -94,6 +94,7 @@ def _change_sent(ledger: Ledger, row: int, command: Retune | SetCpus, at_s: floa
 
 
 def _stop_sent(ledger: Ledger, row: int, command: Stop, at_s: float) -> None:
+    ledger.pause_clock(row, at_s)
     ledger.changed_s[row] = at_s
 
 

@@ -56,6 +56,7 @@ def _confirm_start(
         ledger.overhead_s[row] += at_s - ledger.changed_s[row]
         ledger.changed_s[row] = at_s
     if ledger.state[row] == STOPPING:
+        ledger.since_s[row], ledger.speed[row] = at_s, speed  # it runs until it is told to end
         ledger.settle(row)
         return
     if held is ledger.target[row] and not ledger.target_cpus:

@@ -14,6 +14,7 @@ from rota.model.events import (
 )
 from rota.model.reason import Reason
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, STOPPING, Ledger
+from rota.model.state.lifecycle import STARTS
 from rota.model.state.sweeps import add_trial
 
 
@@ -120,7 +121,10 @@ def stop_requested(ledger: Ledger, e: StopRequested) -> None:
         return
     ledger.pause_clock(row, e.at_s)
     ledger.stop_outcome[row] = e.outcome
-    ledger.enter(row, STOPPING, e.at_s)
+    if isinstance(ledger.outstanding[row], STARTS):
+        ledger.state[row] = STOPPING  # it may have started since the command
+    else:
+        ledger.enter(row, STOPPING, e.at_s)
     ledger.settle(row)
 
 
