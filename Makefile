@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-chaos test-browser test-kubelet lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-plans test-chaos test-browser test-kubelet lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -108,6 +108,11 @@ test-seeds: $(STAMP) ## run SEEDS stories of crashes and cut cables in virtual t
 STORIES := 850
 test-flow: $(STAMP) ## run STORIES stories of random programs on shared devices, from FIRST on
 	@FLOW_FIRST=$(FIRST) FLOW_STORIES=$(STORIES) $(PYTEST) -n $(CORES) tests/flow/test_programs.py
+
+# Random stories of a live cluster under each policy, from story FIRST on, until so many decisions.
+DECISIONS := 10000
+test-plans: $(STAMP) ## take DECISIONS random decisions with each policy, from story FIRST on
+	@PLANS_FIRST=$(FIRST) PLANS_DECISIONS=$(DECISIONS) $(PYTEST) -n $(CORES) tests/property/test_any_cluster.py
 
 # For example: make test-chaos SEED=7 SECONDS=60 POLICY=gandiva MIX=trained,gang,restarts
 SEED := 1
