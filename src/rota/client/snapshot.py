@@ -7,12 +7,14 @@ import os
 import stat
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.model.snapshot import MAX_BYTES
+from rota.model.unpacking import extract
 
 MAX_FILES = 50_000
 MOST_NAMED = 5  # of the largest files
@@ -55,6 +57,7 @@ def pack(workdir: str) -> Snapshot:
         raise _refused(workdir, f"it has more than {MAX_FILES} files; {_LEAVE_OUT}")
     files = [each for each in entries if stat.S_ISREG(each.status.st_mode)]
     _check_size(workdir, sum(each.status.st_size for each in files), files)
+    _check_links(root, [each for each in entries if stat.S_ISLNK(each.status.st_mode)])
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
@@ -180,6 +183,26 @@ def _add(archive: tarfile.TarFile, root: Path, entry: _Entry) -> None:
         data = _content(root / entry.name)
         told.size = len(data)
     archive.addfile(told, io.BytesIO(data))
+
+
+def _check_links(root: Path, links: list[_Entry]) -> None:
+    """Unpack the links, as agents do, elsewhere. Raises InputError for one that they would refuse.
+
+    A link may stay in the folder as long as that is here, and lead out of it in any other place.
+    """
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in links:
+            _add(archive, root, entry)
+    data.seek(0)
+    with tempfile.TemporaryDirectory(prefix="rota-") as place, tarfile.open(fileobj=data) as packed:
+        try:
+            extract(packed, Path(place))
+        except tarfile.TarError as error:
+            told = getattr(error, "tarinfo", None)
+            what = str(error) if told is None else f"{told.name!r} leads out of the folder"
+            why = f"{what} once that is elsewhere: shorten the way of this link, or remove it"
+            raise _refused(root, why) from None
 
 
 def _content(path: Path) -> bytes:

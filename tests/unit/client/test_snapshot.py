@@ -130,6 +130,21 @@ def test_a_link_that_leads_out_is_refused(folder, target):
         pack(str(folder))
 
 
+@pytest.mark.parametrize("has_filters", [True, False])
+@pytest.mark.parametrize("target", ["../../{}/train.py", "../src/../../{}", "zlater/../../../x"])
+def test_a_link_that_agents_would_not_unpack_is_refused(folder, monkeypatch, target, has_filters):
+    """Here each leads back into the folder."""
+    if not has_filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    (folder / "src" / "link").symlink_to(target.format(folder.name))
+    (folder / "src" / "deep" / "er").mkdir(parents=True)
+    (folder / "src" / "zlater").symlink_to("deep/er")
+    with pytest.raises(
+        InputError, match="src/link' leads out of the folder once that is elsewhere"
+    ):
+        pack(str(folder))
+
+
 def test_links_that_stay_are_kept_and_what_is_behind_them_is_packed_once(folder, tmp_path):
     (folder / "main.py").symlink_to("train.py")
     (folder / "code").symlink_to("src")

@@ -802,7 +802,7 @@ class Agent:
         try:
             record = attempt.record
             if former := record.program.get("resume_from"):
-                await asyncio.to_thread(inherit, self.folder, former, job_id)
+                await self._inherit(attempt, former)
             if (tree := await self._snapshots.prepare(record, folder)) is not None:
                 look_at_script(record, tree, self.devices)
                 attempt.save()
@@ -825,6 +825,18 @@ class Agent:
             attempt.save()
         self._notify(attempt.registration())
         self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
+
+    async def _inherit(self, attempt: Attempt, former: str) -> None:
+        """Copy a former job's checkpoints, for as long as the attempt is to start."""
+        called_off = threading.Event()
+
+        def goes_on() -> bool:
+            return not (attempt.stopping or called_off.is_set())
+
+        try:
+            await asyncio.to_thread(inherit, self.folder, former, attempt.job_id, goes_on)
+        finally:  # a thread goes on when the task that waits for it is cancelled
+            called_off.set()
 
     def _attempt(self, record: Record, folder: Path) -> Attempt:
         starter = Starter(self._zygote.fork, self._requests)

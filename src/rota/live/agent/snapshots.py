@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from rota.errors import AgentError, InputError, NeverStartsError
@@ -26,6 +26,7 @@ from rota.live.agent.workdir import TREE, fill, workdir_of
 from rota.live.wire import clock
 from rota.model.obstacle import Obstacle
 from rota.model.snapshot import DIGEST, Check
+from rota.model.unpacking import extract
 
 BOOT, USERS = "boot", "users"
 TIMEOUT_S = 30.0  # without a byte from the controller
@@ -133,28 +134,7 @@ def unpack(archive: Path, place: Path) -> None:
     Raises OSError, TarError.
     """
     with tarfile.open(archive, "r:gz") as packed:
-        if hasattr(tarfile, "data_filter"):
-            packed.extractall(place, filter="data")
-        else:  # Python 3.11.3 and older; that of Debian 12 is one
-            members = _checked(packed, os.path.realpath(place))
-            packed.extractall(place, members=members)  # noqa: S202 - each one is checked
-
-
-def _checked(packed: tarfile.TarFile, place: str) -> Iterator[tarfile.TarInfo]:
-    """The members of a snapshot, each checked when those before it are there. Raises TarError."""
-    for member in packed:
-        path = os.path.join(place, member.name)
-        leads_to = [os.path.realpath(path)]
-        if member.issym():
-            leads_to.append(os.path.realpath(os.path.join(path, os.pardir, member.linkname)))
-            leads_to += ["/"] if os.path.isabs(member.linkname) else []
-        elif not (member.isreg() or member.isdir()):
-            raise tarfile.TarError(f"{member.name!r} is a special file")
-        if any(os.path.commonpath([each, place]) != place for each in leads_to):
-            raise tarfile.TarError(f"{member.name!r} leads out of the folder")
-        member.mode = 0o755 if member.isdir() else member.mode & 0o755 | 0o600
-        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
-        yield member
+        extract(packed, place)
 
 
 def _is_for_good(error: Exception) -> bool:

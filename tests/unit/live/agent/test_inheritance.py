@@ -1,13 +1,16 @@
 """A job begins with the checkpoints of another: all of them, or none."""
 
 import os
+import socket
+from types import SimpleNamespace
 
 import pytest
 
-from rota.errors import AgentError
+from rota.errors import AgentError, NeverStartsError
 from rota.folder import Folder
 from rota.live.agent import inheritance
-from rota.live.agent.inheritance import inherit
+from rota.live.agent.inheritance import PIECE_BYTES, inherit
+from rota.model.obstacle import Obstacle
 
 
 @pytest.fixture
@@ -75,3 +78,53 @@ def test_what_can_not_be_copied_is_not_begun_with_in_part(folder, monkeypatch):
 def test_checkpoints_that_have_gone_meanwhile_are_an_error(folder):
     with pytest.raises(AgentError, match=r"of job 7 in .* can't be copied: No such file"):
         inherit(folder, "7", "8")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_what_is_no_file_ends_the_job_with_its_path(folder, kind, monkeypatch):
+    odd = folder.checkpoints("1") / "deep" / "odd"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        with socket.socket(socket.AF_UNIX) as listening:
+            monkeypatch.chdir(odd.parent)  # a socket has a short path
+            listening.bind(odd.name)
+    with pytest.raises(NeverStartsError, match="odd is neither a file nor a link") as refused:
+        inherit(folder, "1", "2")
+    assert refused.value.obstacle == Obstacle.RESUME_FROM
+    assert not folder.checkpoints("2").exists()
+    assert not folder.checkpoints("2.new").exists()
+
+
+def test_holes_stay_holes(folder):
+    left = folder.checkpoints("1")
+    with open(left / "sparse", "wb") as file:
+        file.write(b"first")
+        file.seek(64 << 20)
+        file.write(b"middle")
+        file.truncate(128 << 20)
+    inherit(folder, "1", "2")
+    copy = folder.checkpoints("2") / "sparse"
+    assert copy.stat().st_size == 128 << 20
+    assert copy.stat().st_blocks <= (left / "sparse").stat().st_blocks + 16
+    assert copy.read_bytes() == (left / "sparse").read_bytes()
+
+
+def test_nothing_is_copied_to_a_disk_that_has_no_room_for_all(folder, monkeypatch):
+    (folder.checkpoints("1") / "large").write_bytes(b"x" * (1 << 20))
+    room = SimpleNamespace(f_bavail=1, f_frsize=4096)
+    monkeypatch.setattr(
+        inheritance, "os", SimpleNamespace(**vars(os) | {"statvfs": lambda _: room})
+    )
+    with pytest.raises(AgentError, match=r"take [0-9,]+ bytes, and the disk of .* for 4,096: make"):
+        inherit(folder, "1", "2")
+    assert not folder.checkpoints("2").exists()
+
+
+def test_a_copy_ends_with_the_wish_for_it(folder):
+    (folder.checkpoints("1") / "large").write_bytes(b"x" * (3 * PIECE_BYTES))
+    asked = iter([True] * 4)
+    with pytest.raises(AgentError, match="are copied no further: the job is to end"):
+        inherit(folder, "1", "2", lambda: next(asked, False))
+    assert not folder.checkpoints("2").exists()
+    assert not folder.checkpoints("2.new").exists()
