@@ -61,7 +61,7 @@ def measure(folder: Path, millions: float, times: int) -> None:
     copies_s: list[float] = []
     with private_cluster(home, "fifo-backfill", {}, 1, nodes=2) as client:
         run = f"python train.py {millions}"
-        job = client.submit({"run": run, "workdir": str(folder)})["id"]
+        job = client.submit({"run": run, "start": "warm", "workdir": str(folder)})["id"]
         for _ in range(times):
             wait_for(client, job, "RUNNING", steps=2)
             client.suspend(job)

@@ -91,7 +91,9 @@ def lab(base: Path) -> Iterator[Lab]:
 def start(cluster: Lab, base: Path, megabytes: int) -> str:
     """A training whose state is so large."""
     (base / "bulky.py").write_text(PROGRAM.format(outputs=megabytes * 1_000_000 // 4004))
-    job: str = cluster.client.submit({"run": "python bulky.py", "workdir": str(base)})["id"]
+    job: str = cluster.client.submit(
+        {"run": "python bulky.py", "start": "warm", "workdir": str(base)}
+    )["id"]
     return job
 
 

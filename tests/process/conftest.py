@@ -20,7 +20,7 @@ from rota.client.client import Client
 from rota.errors import RotaError
 from rota.folder import Folder
 from rota.live.agent import elastic, pausing, pulses
-from rota.model.job import JobState
+from rota.model.job import WARM, JobState
 from rota.store.codec import decode
 from support import tables
 from support.lone_agent import LoneAgent
@@ -313,9 +313,13 @@ class Cluster:
     # -- jobs --------------------------------------------------------------------------------------
 
     def submit(self, run: str, *, gpus: int = 1, **more: Any) -> str:
-        """Submit a command; its id. It runs in the base folder."""
-        job = {"run": run, "workdir": str(self.base), "resources": {"gpus": gpus}, **more}
-        return str(self.client.submit(job)["id"])
+        """Submit a command; its id. It runs in the base folder.
+
+        It is forked with torch loaded, unless the test says otherwise: to import it anew takes
+        longer than most tests.
+        """
+        job = {"run": run, "workdir": str(self.base), "resources": {"gpus": gpus}, "start": WARM}
+        return str(self.client.submit(job | more)["id"])
 
     def train(self, out: str, *arguments: object, gpus: int = 1, **more: Any) -> str:
         """Submit the training script, which writes to the folder ``out``; the job's id."""

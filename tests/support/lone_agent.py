@@ -17,6 +17,7 @@ from rota.live.agent.cuda_checkpoint import Driver
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.wire import Message
+from rota.model.job import WARM
 
 
 class LoneAgent:
@@ -129,11 +130,13 @@ class LoneAgent:
         """Start an attempt on these GPUs, of a job of its own unless one is named; the answer.
 
         ``adapt`` has the limits of batches that the scheduler chooses, ``flow`` what is told of a
-        flow job. ``more`` are other fields of :class:`~rota.model.job.Program`.
+        flow job. ``more`` are other fields of :class:`~rota.model.job.Program`; its program is
+        forked with torch loaded unless they say otherwise.
         """
         number = len(self._agent.attempts) + 1
         processes = "gpu" if flow is None else "flow"
         program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": processes}
+        program["start"] = WARM
         warm = asyncio.run_coroutine_threadsafe(self._agent._zygote.start(), self._loop)
         with contextlib.suppress(AgentError):  # then the answer tells it
             warm.result()  # however long a busy machine takes for that

@@ -12,7 +12,7 @@ from rota.errors import RotaError
 from rota.experiment.runs.live import cluster
 from rota.folder import Folder
 from rota.model.events import JobSubmitted
-from rota.model.job import JobState
+from rota.model.job import WARM, JobState
 from rota.report.timeline import Timeline
 from rota.store.events import EventStore
 
@@ -25,6 +25,9 @@ class JobRecord(NamedTuple):
     name: str
     progress: dict[str, Any]
     reports: list[dict[str, Any]]
+
+
+WARM_UP = {"name": "warm-up", "run": "python -m site", "start": WARM}  # loads torch, once
 
 
 class Run(NamedTuple):
@@ -48,7 +51,7 @@ def private_cluster(
     Raises SimulationError if it does not start.
     """
     with cluster(home, gpus=gpus, policy=policy, settings=settings, nodes=nodes) as client:
-        warm = client.submit({"name": "warm-up", "run": "true", "workdir": str(home)})
+        warm = client.submit(WARM_UP | {"workdir": str(home)})
         client.wait(warm["id"])
         yield client
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import InputError
+from rota.model.job import WARM
 
 
 class Training(NamedTuple):
@@ -57,4 +58,10 @@ def fields(training: Training, folder: Path, steps: int | None = None) -> dict[s
     options = f"--target {training.target} {training.options} {more}"
     run = " ".join(f"python {training.script} {options}".split())
     resources = {"gpus": training.gpus}
-    return {"name": training.name, "run": run, "workdir": str(folder), "resources": resources}
+    return {
+        "name": training.name,
+        "run": run,
+        "workdir": str(folder),
+        "start": WARM,
+        "resources": resources,
+    }

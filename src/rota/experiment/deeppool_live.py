@@ -32,6 +32,7 @@ from rota.errors import SimulationError
 from rota.experiment.base import Figure, Outcome, over_seeds
 from rota.experiment.runs.cores import Used, busy_s, cores_of, used
 from rota.experiment.runs.live import cluster
+from rota.model.job import WARM
 from rota.policy.information import information_of
 from rota.policy.registry import create
 
@@ -463,5 +464,5 @@ def _end(client: Client, jobs: Sequence[str]) -> None:
 
 
 def _submit(client: Client, folder: Path, run: str, name: str, **more: Any) -> str:
-    job = {"name": name, "run": run, "workdir": str(folder)}
+    job = {"name": name, "run": run, "workdir": str(folder), "start": WARM}
     return str(client.submit(job | more)["id"])

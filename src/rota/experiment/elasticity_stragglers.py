@@ -17,6 +17,7 @@ from typing import Any
 from rota.client.client import Client
 from rota.experiment.base import Figure, Outcome
 from rota.experiment.runs.live import cluster, wait_for_all
+from rota.model.job import WARM
 
 NAME = "elasticity-stragglers"
 FACTORS = (1.33, 2.0, 4.0)  # as published
@@ -88,6 +89,7 @@ def _steps_s(client: Client, folder: Path, factor: float) -> list[float]:
     job = {
         "name": f"x{factor:g}",
         "run": " ".join(map(str, words)),
+        "start": WARM,
         "workdir": str(folder),
         # One more than there are: a job that could become larger, and so can be given new ranks.
         "resources": {"gpus": f"{RANKS}..{RANKS + 1}"},

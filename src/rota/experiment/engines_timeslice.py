@@ -21,6 +21,7 @@ from typing import NamedTuple
 from rota.experiment.base import Figure, Outcome, information, over_seeds, ratios
 from rota.experiment.runs.live import cluster, wait_for_all
 from rota.experiment.runs.slurm import LIVES, POLL_S, Job, Node, idle_node, version
+from rota.model.job import WARM
 
 NAME = "engines-timeslice"
 SEEDS = [1, 2, 3]  # repeats
@@ -178,6 +179,7 @@ def _under_rota(folder: Path, node: Node) -> Pair:
                     "name": out.name,
                     "run": f"python train.py {out} {STEPS} {STEP_S}",
                     "workdir": str(folder),
+                    "start": WARM,
                     "resources": {"gpus": node.gpus},
                 }
             )["id"]

@@ -24,7 +24,7 @@ from rota.experiment.runs.course import Course
 from rota.experiment.runs.live import cluster, wait_for_all
 from rota.experiment.runs.several import check_hosts, cluster_of_hosts
 from rota.model.cluster import parse_cluster
-from rota.model.job import JobSpec
+from rota.model.job import WARM, JobSpec
 from rota.policy.registry import create
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
@@ -212,6 +212,7 @@ def _live(policy: str, hosts: int | None) -> list[list[float]]:
                         "name": out.name,
                         "run": f"python train.py {out} {LIVE_STEPS} {LIVE_STEP_S}",
                         "workdir": str(folder),
+                        "start": WARM,
                     }
                 )["id"]
                 for out in outs

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rota.client.client import Client
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.live import cluster, wait_for_all
+from rota.model.job import WARM
 from rota.policy.information import information_of
 from rota.policy.registry import create
 
@@ -180,4 +181,5 @@ def _submit(
 ) -> str:
     words = ["python", "train.py", training.name, seed, *training[1:]]
     job = {"name": training.name, "run": " ".join(map(str, words)), "workdir": str(folder)}
+    job["start"] = WARM
     return str(client.submit(job | asks)["id"])

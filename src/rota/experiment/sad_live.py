@@ -22,6 +22,7 @@ from rota.client.client import Client
 from rota.errors import SimulationError
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.live import cluster
+from rota.model.job import WARM
 from rota.policy.information import information_of
 from rota.policy.registry import create
 
@@ -268,6 +269,7 @@ def _submit(
     job = {
         "name": name,
         "run": f"python train.py {kind} {batch[0]} {batch[1]} {workers}",
+        "start": WARM,
         "workdir": str(folder),
     }
     return str(client.submit(job)["id"])

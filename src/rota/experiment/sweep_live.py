@@ -24,6 +24,7 @@ from rota.client.client import Client
 from rota.errors import SimulationError
 from rota.experiment.base import Figure, Outcome, over_seeds
 from rota.experiment.runs.live import cluster, wait_for_all
+from rota.model.job import WARM
 from rota.policy.information import information_of
 from rota.policy.registry import create
 
@@ -160,6 +161,7 @@ def race(arm: Arm, contest: Contest, seed: int) -> Race:
         home = folder / "home"
         with cluster(home, gpus=SLOTS, policy=arm.policy, settings=arm.settings) as client:
             digits = {"name": "digits", "run": "python digits.py", "workdir": str(folder)}
+            digits["start"] = WARM
             wait_for_all(client, [client.submit(digits)["id"]], DEADLINE_S)
             search = client.submit_sweep(_fields(arm, contest, folder))["name"]
             for number, params in enumerate(in_order(contest, seed)):
@@ -254,6 +256,7 @@ def _fields(arm: Arm, contest: Contest, folder: Path) -> dict[str, Any]:
     return {
         "name": NAME,
         "run": f"python train.py {{optimizer}} {{lr}} {{width}} {contest.reports}",
+        "start": WARM,
         "workdir": str(folder),
         "sweep": {
             "metric": METRIC,
