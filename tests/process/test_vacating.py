@@ -15,6 +15,7 @@ from rota.live.agent import memory
 from rota.live.agent import spill_to_arena as vacating
 from rota.live.agent.rank import Rank
 from rota.live.agent.spill_to_arena import Vacating
+from rota.model.job import FRESH, WARM
 from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, SCRIPTS, all_are_at, until
@@ -35,6 +36,7 @@ class Job:
         script: str = "vacated.py",
         max_gpus: int = 1,
         fault: tuple[str, int] | None = None,
+        start: str = WARM,
     ) -> None:
         self.agent, self.out, self.gpus = agent, out, gpus
         out.mkdir(exist_ok=True)
@@ -43,7 +45,7 @@ class Job:
             env = {"FAULT": fault[0], "FAULT_SLOT": str(fault[1]), "FAULT_ARMED": f"{out}/armed"}
             scripts.insert(0, SCRIPTS / "vacating_faults.py")
         run = " ".join(map(str, ["python", *scripts, "--out", out, *words]))
-        answer = agent.launch(run, list(range(gpus)), max_gpus, env=env)
+        answer = agent.launch(run, list(range(gpus)), max_gpus, env=env, start=start)
         assert answer["type"] == "done", answer
         self.attempt = agent.attempt
 
@@ -103,19 +105,19 @@ def gates(*steps: int) -> list[object]:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("gpus", "words"),
+    ("gpus", "words", "start"),
     [
-        (1, ()),
-        (1, ("--amp",)),
-        (1, ("--accumulate", 3)),
-        (2, ()),
-        (2, ("--amp", "--accumulate", 2)),
+        (1, (), FRESH),
+        (1, ("--amp",), WARM),
+        (1, ("--accumulate", 3), WARM),
+        (2, (), WARM),
+        (2, ("--amp", "--accumulate", 2), FRESH),
     ],
     ids=["one", "one-amp", "one-accumulates", "gang", "gang-amp-accumulates"],
 )
-def test_training_ends_with_the_same_bits_in_whichever_process(launch, gpus, words):
+def test_training_ends_with_the_same_bits_in_whichever_process(launch, gpus, words, start):
     alone = launch(gpus, *words)
-    job = launch(gpus, *words, *gates(0, 3, 4, 10))
+    job = launch(gpus, *words, *gates(0, 3, 4, 10), start=start)
     for gate in (0, 3, 4, 10):
         answer = job.vacates_at(gate)
         assert answer["type"] == "done", (answer, job.logs())
