@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import time
 
 from rota.errors import AgentError
@@ -11,6 +12,7 @@ from rota.live.wire import Message, encode, split
 from rota.live.wire.unixpath import short
 
 RECONNECT_EVERY_S = 0.5
+TELL_AFTER_S = 60.0  # without an agent; it is started again sooner when it dies
 
 
 class Link:
@@ -27,6 +29,8 @@ class Link:
         self._inbox: list[Message] = []
         self._retry_at = 0.0
         self._owner = 0  # the process that connected
+        self._alone_since: float | None = None  # when no agent answered first
+        self._told = False  # that none does
         self._hello: Message = {}
         self.connections = 0  # number of connections so far: a new agent knows nothing
 
@@ -52,14 +56,28 @@ class Link:
             with short(self._path) as path:
                 link.connect(path)
             link.sendall(encode(self._hello))
-        except OSError:
+        except OSError as error:
             link.close()
+            self._tell_if_long_alone(now, error)
             return False
-        self._socket, self._owner = link, os.getpid()
+        self._socket, self._owner, self._alone_since = link, os.getpid(), None
         self.connections += 1
         self._buffer.clear()
         self._inbox.clear()
         return True
+
+    def _tell_if_long_alone(self, now: float, error: OSError) -> None:
+        """Say once in the job's output that it has no agent, if it has had none for a while."""
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        if not self._told and now - self._alone_since >= TELL_AFTER_S:
+            self._told = True
+            print(
+                f"rota: no agent answers at {self._path} ({error.strerror or error}); the program "
+                "goes on without one: nothing is told of its progress, and it is suspended as a "
+                "program without rota.train",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def poll(self) -> list[Message]:
         """Messages received so far, without waiting."""

@@ -3,8 +3,10 @@
 import os
 import signal
 import socket
+from types import SimpleNamespace
 
 from rota.live.wire import encode
+from rota.train import link as link_module
 from rota.train.link import Link
 
 
@@ -74,3 +76,15 @@ def test_without_an_agent_nothing_is_asked_for(tmp_path):
     link = Link(str(tmp_path / "none"))
     assert not link.has("pause", 0.001)
     link.close()
+
+
+def test_a_program_that_has_no_agent_for_long_says_so_once(tmp_path, monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    link = Link(str(tmp_path / "nobody"))
+    for _ in range(100):
+        assert not link.connect()
+        now[0] += 1.0
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"no agent answers at {tmp_path}/nobody (No such file or directory)" in err

@@ -81,6 +81,8 @@ class IslandLink:
 
     async def seat(self, key: str, **fields: Any) -> None:
         """Take a seat for a job; starts the host if there is none. Raises AgentError."""
+        if self.connected and not (self.folder / CONTROL).exists():
+            await self._leave_host_without_folder()
         await self._ensure()
         await self._ask(lambda n: Seat(number=n, key=key, **fields), ANSWERS_S)
         self._seated.add(key)
@@ -141,6 +143,18 @@ class IslandLink:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    async def _leave_host_without_folder(self) -> None:
+        """End a host whose folder somebody has removed: no further program finds it there.
+
+        Raises AgentError as long as it has seats.
+        """
+        if self._seated:
+            raise AgentError(
+                f"somebody has removed the folder of this node's flow jobs, {self.folder}: those "
+                "that run go on, and others start when these have ended"
+            )
+        await self._end()
 
     async def _end(self) -> None:
         """End the host; returns once it is gone."""
