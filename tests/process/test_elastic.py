@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -170,6 +171,25 @@ def test_training_ends_with_the_same_bits_whatever_the_resizes(launch, reference
     state = job.succeeds()
     assert state["world"] == 2
     assert not differences(outcome(state), reference(*words))
+
+
+def listening(job):
+    """Where the ranks listen, by address."""
+    processes = [psutil.Process(job.attempt.ranks[slot].worker) for slot in job.gang.members]
+    found = [c for each in processes for c in each.net_connections("inet") if c.status == "LISTEN"]
+    return {connection.laddr.ip for connection in found}
+
+
+def test_ranks_listen_on_the_loopback_interface_alone_in_each_of_their_groups(launch, reference):
+    job = launch([0, 1], "--gate", 2, "--gate", 4, group_timeout_s=60, form_timeout_s=30)
+    job.until_at(2)
+    assert listening(job) == {"127.0.0.1"}
+    answer = job.resizes_at(2, [0, 1, 2])
+    assert answer["type"] == "done", (answer.get("error"), job.logs())
+    job.until_at(4)
+    assert listening(job) == {"127.0.0.1"}
+    job.opens(4)
+    assert not differences(outcome(job.succeeds()), reference())
 
 
 @pytest.mark.parametrize("reduction", ["tree", "ddp"])

@@ -20,7 +20,7 @@ from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.choice import given, planned
 from rota.burst.runtime.elsewhere import away
-from rota.burst.runtime.groups import PeerLost
+from rota.burst.runtime.groups import PeerLost, gather_numbers
 from rota.burst.runtime.outlook import Outlook, Planned, chosen_of
 from rota.burst.runtime.runtime import Runtime
 from rota.errors import GangError, InputError
@@ -262,10 +262,9 @@ class BurstGradients:
         Raises GangError if the only rank that had it is lost, RuntimeError if one is lost now.
         """
         whole = all(model.is_whole for model in self._models)
-        known: list[Any] = [whole]
+        known = [whole]
         if dist.is_initialized() and dist.get_world_size() > 1:
-            known *= dist.get_world_size()
-            dist.all_gather_object(known, whole)
+            known = [number == 1 for number in gather_numbers(int(whole))]
         if not any(known):
             raise GangError(
                 "rank 0 was lost, and with it layers of the model that no other rank keeps; the "
@@ -307,9 +306,7 @@ class BurstGradients:
         """
         if size == 1:
             return
-        known: list[Any] = [None] * size
-        dist.all_gather_object(known, self.reduced_batch)
-        self.reduced_batch = max(known)
+        self.reduced_batch = max(gather_numbers(self.reduced_batch))
 
     def give(self, parts: int = 1, scale: float = 1.0) -> None:
         """Nothing: the sums are in their place."""

@@ -25,6 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rota.errors import GangError
 from rota.train.progress import FASTEST_REPORTS_S
 from rota.train.session import Session
+from rota.train.values import broadcast
 
 
 class ElasticStrategy(Strategy):
@@ -91,11 +92,8 @@ class ElasticStrategy(Strategy):
         return torch.stack(parts)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """The object of rank ``src``."""
-        carrier = [obj]
-        if _size() > 1:
-            dist.broadcast_object_list(carrier, src)
-        return carrier[0]
+        """The object of rank ``src``, of JSON's kinds and tensors. Raises TypeError for others."""
+        return broadcast(obj, src) if _size() > 1 else obj
 
     def barrier(self, *_: Any, **__: Any) -> None:
         """Wait for all ranks."""

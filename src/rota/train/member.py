@@ -19,7 +19,7 @@ from rota.errors import GangError
 from rota.live.wire import Message
 from rota.model.presence import Presence
 from rota.train.link import Link
-from rota.train.world import World
+from rota.train.world import LOOPBACK, World
 
 if TYPE_CHECKING:
     import torch
@@ -213,6 +213,7 @@ class Member:
     def _hosts(self, message: Message) -> bool:
         if message["type"] != "host":
             return False
+        self.world.address = message.get("address", LOOPBACK)
         port = self.world.host()
         self._agent().send({"type": "hosting", "port": port, "generation": message["generation"]})
         return True

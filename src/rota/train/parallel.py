@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from rota.burst.runtime.groups import gather_numbers
 from rota.errors import InputError
 from rota.train.agreement import Places, compare
+from rota.train.values import broadcast
 
 if TYPE_CHECKING:
     from rota.train.world import World
@@ -186,15 +188,13 @@ class DdpGradients:
         """After a loss: ranks that have the sum of the last batch send it to those that don't."""
         if size == 1:
             return
-        known: list[Any] = [None] * size
-        dist.all_gather_object(known, self.reduced_batch)
+        known = gather_numbers(self.reduced_batch)
         newest = max(known)
         if min(known) == newest:
             return
-        kept: list[Any] = [self._kept if rank == known.index(newest) else None]
-        dist.broadcast_object_list(kept, known.index(newest))
+        kept = broadcast(self._kept, known.index(newest))
         if self.reduced_batch < newest:
-            self._kept, self._handed_over, self.reduced_batch = kept[0], True, newest
+            self._kept, self._handed_over, self.reduced_batch = kept, True, newest
 
     def give(self, parts: int = 1, scale: float = 1.0) -> None:
         """Put sums that were handed over where optimisers look for them."""

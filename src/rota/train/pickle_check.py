@@ -23,11 +23,13 @@ class _Trial(pickle.Pickler):
         return "tensor" if torch is not None and isinstance(value, torch.Tensor) else None
 
 
-def check_kept(values: dict[str, Any]) -> None:
-    """Raises InputError if one of these can't be handed over to other ranks."""
+def check_kept(values: dict[str, Any], *, handed_over: bool) -> None:
+    """Raises InputError if one of these can't be kept, or not be ``handed_over`` to other ranks."""
     for name, value in values.items():
-        if isinstance(value, PLAIN):
+        if type(value) in PLAIN:
             continue
+        if handed_over:
+            _check_handed_over(name, value)
         try:
             with open(os.devnull, "wb") as nowhere:
                 _Trial(nowhere).dump(value)
@@ -36,3 +38,14 @@ def check_kept(values: dict[str, Any]) -> None:
                 f"s.save: {name}={type(value).__name__} can't be pickled, so that no other rank "
                 f"can get it ({error}); save numbers, text, tensors, and lists and dicts of them"
             ) from None
+
+
+def _check_handed_over(name: str, value: Any) -> None:
+    from rota.train.values import take_apart
+
+    try:
+        take_apart(value)
+    except TypeError as error:
+        raise InputError(
+            f"s.save: {name}={type(value).__name__}: {error}: other ranks would not get it"
+        ) from None

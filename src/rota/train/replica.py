@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import pickle
 import sys
@@ -13,6 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
+
+from rota.burst.runtime.groups import dtype_of, name_of
+from rota.train import values
 
 PACK_BYTES = 1 << 20  # smaller tensors travel together
 
@@ -75,11 +79,12 @@ class Replica:
     def send(self, receivers: Sequence[int], share: int, shares: int) -> None:
         """Send one of ``shares`` equal parts of the tensors, and with the first part the rest.
 
-        Raises RuntimeError if the process group fails.
+        Raises RuntimeError if the process group fails, TypeError for what can't be handed over.
         """
-        skeleton, tensors = take_apart(self.state())
+        text, tensors = values.take_apart(self.state())
         if share == 0:
-            head = pickle.dumps((_slots(tensors), skeleton))
+            forms = [[list(s.shape), name_of(s.dtype), s.on_device] for s in _slots(tensors)]
+            head = json.dumps([forms, text]).encode()
             for receiver in receivers:
                 _send_bytes(head, receiver, self.device)
         for bundle in _bundles(tensors, share, shares):
@@ -89,8 +94,9 @@ class Replica:
 
     def receive(self, senders: Sequence[int]) -> None:
         """Receive the state from the senders, a part from each. Raises RuntimeError."""
-        own = take_apart(self.state())[1]
-        slots, skeleton = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (peer)
+        own = values.take_apart(self.state())[1]
+        forms, text = json.loads(_receive_bytes(senders[0], self.device))
+        slots = [Slot(tuple(shape), dtype_of(name), on_device) for shape, name, on_device in forms]
         if slots == _slots(own):
             tensors = own  # all of it has a place already
         else:
@@ -108,7 +114,7 @@ class Replica:
                 packed = torch.empty(size, dtype=torch.uint8, device=self.device)
                 dist.recv(packed, sender)
                 _unpack(packed, members)
-        self.load(put_together(skeleton, tensors))
+        self.load(values.put_together(text, tensors))
 
     def save(self, path: str, draft: str = ".new") -> None:
         """Write everything to a file, completely or not at all; makes its folder if needed.

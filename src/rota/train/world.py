@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rota.flow.connections import hang_up, open_sockets
+from rota.live.wire import GANG_SECRET
 from rota.train.cores import Cores
 
 if TYPE_CHECKING:
     import torch
 
+    from rota.train.meeting import MeetingPlace, MeetingStore
+
 GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
 FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, none has a reason to be late; likewise
-FIND_TIMEOUT = timedelta(seconds=1)
+LOOPBACK = "127.0.0.1"
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # where connections of a group are taken
 LOOK_EVERY_S = 0.002  # checks for the agent's messages while waiting for others
 
 
@@ -31,25 +34,56 @@ class World:
         self.cores = Cores()
         self.timeout_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", GROUP_TIMEOUT_S))
         self.form_timeout_s = float(os.environ.get("ROTA_FORM_TIMEOUT_S", FORM_TIMEOUT_S))
-        self._store: torch.distributed.TCPStore | None = None
+        self._secret = os.environ.get(GANG_SECRET, "")
+        self.address = LOOPBACK  # of this process, as ranks of the next generation find it
+        self._store: MeetingStore | None = None
+        self._places: list[MeetingPlace] = []  # those that this process has opened
+        # Torch keeps no reference to a store that is written in Python.
+        self._stores: list[MeetingStore] = []
         self._connections: dict[int, str] = {}
         self.hosts = frozenset(filter(None, os.environ.get("ROTA_HOSTS", "").split(",")))
+        self._chosen = len(self.hosts) < 2 and any(name in os.environ for name in INTERFACES)
 
     def open(self, device: torch.device) -> None:
         """Join the first generation, that of the environment, unless the program has done so."""
         import torch.distributed as dist
 
-        if not dist.is_initialized():
-            self._init(device, timeout=timedelta(seconds=self.timeout_s))
+        timeout = timedelta(seconds=self.timeout_s)
+        if dist.is_initialized():
+            return
+        if self.size == 1:  # it has nobody to meet: no port is opened
+            self._init(device, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+            return
+        if not self._is_of_agent():
+            self._init(device, timeout=timeout)
+            return
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if self.rank == 0:
+            self._open_place(*address)
+        store = self._find(address, lambda: False, self.timeout_s)
+        meeting = dist.PrefixStore("generation0", store)
+        place = {"rank": self.rank, "world_size": self.size, "timeout": timeout}
+        self._init(device, store=meeting, **place)
+
+    def _is_of_agent(self) -> bool:
+        """True if the agent has started the ranks, and no launcher that has a store of its own."""
+        own = all(
+            os.environ.get(f"MASTER_{key}") == os.environ.get(f"ROTA_MASTER_{key}")
+            for key in ("ADDR", "PORT")
+        )
+        return bool(self._secret) and own and "TORCHELASTIC_RUN_ID" not in os.environ
 
     def host(self) -> int:
-        """Open the meeting place of the next generation; its port."""
-        from torch.distributed import TCPStore
+        """Open the meeting place of the next generation at this process's address; its port."""
+        place = self._open_place(self.address, 0)
+        self._store = self._find((self.address, place.port), lambda: False, self.form_timeout_s)
+        return place.port
 
-        self._store = TCPStore(
-            "127.0.0.1", 0, None, is_master=True, wait_for_workers=False, use_libuv=True
-        )
-        return int(self._store.port)
+    def _open_place(self, address: str, port: int) -> MeetingPlace:
+        from rota.train.meeting import MeetingPlace
+
+        self._places.append(MeetingPlace(address, port, self._secret))
+        return self._places[-1]
 
     def form(
         self,
@@ -68,13 +102,14 @@ class World:
         from torch.distributed import PrefixStore
 
         self.leave()
-        if len(self.hosts) > 1 and (interface := os.environ.get("ROTA_INTERFACE")):
-            # By default gloo listens where this host's name leads, often to 127.0.1.1.
-            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+        for place in self._places[: -1 if rank == 0 else None]:
+            place.close()
+        del self._places[: -1 if rank == 0 else None]
+        del self._stores[:-1]
         timeout = timedelta(seconds=self.form_timeout_s)
         store = self._store
         if rank != 0 or store is None:
-            store = self._store = self._find(address, given_up)
+            store = self._store = self._find(address, given_up, self.form_timeout_s)
         meeting = PrefixStore(f"generation{generation}", store)
         self._meet(meeting, rank, size, given_up)
         self._init(device, store=meeting, rank=rank, world_size=size, timeout=timeout)
@@ -82,24 +117,24 @@ class World:
         self._allow(self.timeout_s)
 
     def _find(
-        self, address: tuple[str, int], given_up: Callable[[], bool]
-    ) -> torch.distributed.TCPStore:
+        self, address: tuple[str, int], given_up: Callable[[], bool], patience_s: float
+    ) -> MeetingStore:
         """The meeting place that rank 0 has opened, unless it is gone already."""
-        from torch.distributed import DistNetworkError, TCPStore
+        from torch.distributed import DistNetworkError
 
-        deadline = time.monotonic() + self.form_timeout_s
+        from rota.train.meeting import MeetingStore
+
+        deadline, why = time.monotonic() + patience_s, ""
         while not given_up() and time.monotonic() < deadline:
-            try:  # torch would go on looking for a store that is gone, and complain at length
-                socket.create_connection(address, timeout=self.form_timeout_s).close()
-                store = TCPStore(
-                    *address, None, is_master=False, wait_for_workers=False, timeout=FIND_TIMEOUT
-                )
-            except (OSError, DistNetworkError):
+            try:
+                store = MeetingStore(address, self._secret, timedelta(seconds=patience_s))
+            except (OSError, DistNetworkError) as error:
+                why = f": {error}"
                 time.sleep(LOOK_EVERY_S)
                 continue
-            store.set_timeout(timedelta(seconds=self.form_timeout_s))
+            self._stores.append(store)
             return store
-        raise RuntimeError("there is no meeting place: rank 0 is gone")
+        raise RuntimeError(f"there is no meeting place: rank 0 is gone{why}")
 
     def _meet(
         self, store: torch.distributed.Store, rank: int, size: int, given_up: Callable[[], bool]
@@ -200,6 +235,11 @@ class World:
         """
         import torch.distributed as dist
 
+        self._listen_where_needed()
+        if device.type == "cuda":
+            # NCCL's watchdog would ask the store each second whether others have dumped what they
+            # know: a thread without Python's lock must not ask one that is written in Python.
+            os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         if device.type == "cuda" and "ROTA_MAX_WORLD" in os.environ:
             # A lost peer is to be an exception in the operation that waits for it. By default
             # NCCL's watchdog ends the whole process then.
@@ -209,6 +249,15 @@ class World:
         dist.init_process_group(_backend(device), **options)
         self._connections.clear()
         self._note(before)
+
+    def _listen_where_needed(self) -> None:
+        """Have the ranks take each other's connections where they need to, and nowhere else.
+
+        By default gloo listens where this host's name leads: often 127.0.1.1, or the whole network.
+        """
+        interface = "lo" if len(self.hosts) < 2 else os.environ.get("ROTA_INTERFACE")
+        if interface is not None and not (self._chosen and interface == "lo"):
+            os.environ.update(dict.fromkeys(INTERFACES, interface))
 
     def _note(self, before: dict[int, str]) -> None:
         """Note the connections that were not there before."""

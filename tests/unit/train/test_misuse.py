@@ -191,6 +191,15 @@ def test_values_that_no_other_rank_could_get_are_refused_at_once():
         assert s.restore("best") is None
 
 
+def test_where_there_may_be_other_ranks_values_must_be_such_as_can_be_handed_over(monkeypatch):
+    monkeypatch.setenv("ROTA_MAX_WORLD", "2")
+    with session() as s:
+        s.save(a=torch.zeros(3), b=[1, {"x": numpy.zeros(2)}], c=numpy.float64(1))
+        with error("s.save: best=Linear: a Linear can't be handed to another process; give"):
+            s.save(best=nn.Linear(1, 1))
+        assert s.restore("best") is None
+
+
 def test_a_loader_outside_of_the_loops_over_epochs_and_steps_is_refused():
     with error(r"iterate over the loader inside s.epochs\(\)"), session() as s:
         run = Run(s)

@@ -13,7 +13,7 @@ from rota.burst.layers.trace import Layered
 from rota.burst.planner.costs import Costs
 from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.plan import Group
-from rota.burst.runtime.groups import device_of, talk
+from rota.burst.runtime.groups import broadcast_json, device_of, talk
 from rota.burst.runtime.outlook import chosen_of
 from rota.errors import InputError, did_you_mean
 from rota.model.layer_graph import LayerGraph, Network
@@ -64,15 +64,15 @@ def planned(
             "of this model by python -m rota.burst.profile"
         )
     network = graph.network or measured_links()
-    told: list[Sequence[Group]] = [()]
+    told: Sequence[Group] = ()
     if dist.get_rank() == 0:
         frontier = Frontier(Costs(graph, batch, ranks, network))
         chosen = chosen_of(frontier)
-        told = [chosen.plan.groups]
+        told = chosen.plan.groups
         if tell is not None:
             tell(frontier, chosen)
-    talk(dist.broadcast_object_list, told, 0)
-    return [told[0][graph.index[piece.name]] for piece in split.pieces]
+    groups = [Group(*each) for each in talk(broadcast_json, told, 0)]
+    return [groups[graph.index[piece.name]] for piece in split.pieces]
 
 
 def measured_links() -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -66,6 +67,44 @@ class Groups:
     def of(self, ranks: Ranks) -> Any:
         """The group of these ranks; None is torch's default group, of all."""
         return self._made[ranks]
+
+
+def broadcast_bytes(data: bytes, source: int) -> bytes:
+    """The bytes of rank ``source``, on all ranks. Raises RuntimeError if a rank is lost."""
+    device = device_of()
+    length = torch.tensor([len(data)], device=device)
+    dist.broadcast(length, source)
+    sent = torch.zeros(int(length.item()), dtype=torch.uint8, device=device)
+    if dist.get_rank() == source:
+        sent.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    dist.broadcast(sent, source)
+    return sent.cpu().numpy().tobytes()
+
+
+def broadcast_json(value: Any, source: int) -> Any:
+    """The value of rank ``source``, of what JSON has, on all ranks. Raises RuntimeError."""
+    return json.loads(broadcast_bytes(json.dumps(value).encode(), source))
+
+
+def gather_numbers(number: int) -> list[int]:
+    """The numbers of all ranks, in their order. Raises RuntimeError if a rank is lost."""
+    own = torch.tensor([number], device=device_of())
+    found = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
+    return [int(each.item()) for each in found]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a tensor's type, such as ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The inverse of :func:`name_of`. Raises ValueError."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name} is no type of tensors")
+    return found
 
 
 def device_of(group: Any = None) -> torch.device:

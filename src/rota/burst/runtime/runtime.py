@@ -21,7 +21,17 @@ from rota.burst.layers.trace import normalises
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.batchnorm import WholeBatch
 from rota.burst.runtime.elsewhere import Elsewhere
-from rota.burst.runtime.groups import Groups, PeerLost, Ranks, device_of, on_high_priority, talk
+from rota.burst.runtime.groups import (
+    Groups,
+    PeerLost,
+    Ranks,
+    broadcast_json,
+    device_of,
+    dtype_of,
+    name_of,
+    on_high_priority,
+    talk,
+)
 from rota.burst.runtime.placement import Move, move
 from rota.burst.runtime.reduction import Held, Reducer
 from rota.burst.runtime.resharding import Rows, Transfer
@@ -433,9 +443,12 @@ class _Run:
     def _learn(self, at: int) -> None:
         """Let all ranks know the shapes of what a stage gives."""
         stage = self._runtime.schedule.stages[at]
-        told = [{name: self.rows[name] for name in stage.gives if name in self.rows}]
-        talk(dist.broadcast_object_list, told, self._layout.active(at)[0])
-        self.rows |= told[0]
+        known = [(name, self.rows[name]) for name in stage.gives if name in self.rows]
+        told = [
+            (name, rows.shape, name_of(rows.dtype), rows.needs_gradient) for name, rows in known
+        ]
+        for name, shape, dtype, needs in talk(broadcast_json, told, self._layout.active(at)[0]):
+            self.rows[name] = Rows(tuple(shape), dtype_of(dtype), needs)
 
     # -- backward ------------------------------------------------------------------------------
 

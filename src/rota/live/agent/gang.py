@@ -26,6 +26,7 @@ SETTLED, WARMING, HOLDING, VOTING, PLACING, FORMING, BROKEN = (
     "forming",
     "broken",
 )
+LOOPBACK = "127.0.0.1"
 COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
@@ -53,7 +54,7 @@ class Gang:
         dismiss: Callable[[Iterable[int]], None],
         park: Callable[[Iterable[int]], None],
         generation: int = 0,
-        address_of: Callable[[int], str] = lambda slot: "127.0.0.1",
+        address_of: Callable[[int], str] = lambda slot: LOOPBACK,
     ) -> None:
         self.members = list(members)  # in order of their ranks
         self.generation = generation
@@ -69,6 +70,7 @@ class Gang:
         self._round = 0  # of holding: an answer to a pause that was called off must not count
         self._votes: set[int] = set()
         self._places: list[int] = []  # the members to be, in order of their ranks
+        self._meeting = LOOPBACK  # the address at which they meet
         self._senders: set[int] = set()  # members-to-be that have the state
         self._formed: set[int] = set()
         self._broken: dict[int, int] = {}  # members that reported it, with its generation
@@ -193,7 +195,7 @@ class Gang:
         self.phase = FORMING
         senders = [rank for rank, slot in enumerate(self._places) if slot in self._senders]
         place = {"type": "form", "generation": generation, "world": len(self._places)}
-        place |= {"host": self._address_of(slot), "port": port, "senders": senders}
+        place |= {"host": self._meeting, "port": port, "senders": senders}
         place["hosts"] = sorted({self._address_of(each) for each in self._places})
         for rank, slot in enumerate(self._places):
             self._send(slot, place | {"rank": rank})
@@ -342,7 +344,10 @@ class Gang:
         self._before = list(self.members)
         self._formed.clear()
         self._broken.clear()
-        self._send(self._places[0], {"type": "host", "generation": self.generation})
+        first, addresses = self._places[0], {self._address_of(each) for each in self._places}
+        self._meeting = self._address_of(first) if len(addresses) > 1 else LOOPBACK
+        host = {"type": "host", "generation": self.generation, "address": self._meeting}
+        self._send(first, host)
 
     def _end_resize(self, error: str | None) -> None:
         newcomers = self._resize.newcomers if self._resize is not None else ()

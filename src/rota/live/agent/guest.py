@@ -32,7 +32,7 @@ from rota.live.agent.pulses import beat_of
 from rota.live.agent.rank import Rank
 from rota.live.agent.record import Record, json_of
 from rota.live.agent.world import World
-from rota.live.wire import Message
+from rota.live.wire import GANG_SECRET, Message
 
 STOP_POLL_S = 0.005
 LEAVE_S = 1.0  # for a process that is not needed any more to end by itself
@@ -210,6 +210,8 @@ class Guest:
     async def _start(self, body: Message) -> Message:
         slot, gpu = int(body["slot"]), int(body["gpu"])
         environment = {name: str(body["env"][name]) for name in OF_A_GANG}
+        if GANG_SECRET in body["env"]:  # an agent of an earlier version has none
+            environment[GANG_SECRET] = str(body["env"][GANG_SECRET])
         if self.is_over or slot in self._ranks:
             raise AgentError(f"process {slot} can't be started: there was one, or it is over")
         if self._ranks and self._is_of_earlier_boot:

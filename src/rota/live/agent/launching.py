@@ -25,7 +25,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
 from rota.live.agent.workdir import workdir_of
-from rota.live.wire import Message, clock, island, worn
+from rota.live.wire import GANG_SECRET, Message, clock, island, worn
 from rota.live.wire.lease import lease_file
 from rota.live.wire.places import here, node_and_gpu
 from rota.model.job import MAX_SLOWDOWN
@@ -259,6 +259,8 @@ def _environment(
         }
     if "ROTA_SWEEP_METRIC" in program["env"]:
         environment["ROTA_CURVE"] = str(folder / CURVE)
+    if record.max_world > 1 or len(record.gpus) > 1:
+        environment[GANG_SECRET] = record.secret or ""
     if record.max_world > 1:
         environment["ROTA_MAX_WORLD"] = str(record.max_world)
     if (adapt := record.adapt) is not None:
@@ -321,6 +323,8 @@ def gang_requests(
     no interface has this node's address.
     """
     told = gang_environments(record, slots, gpus, step)
+    for environment in told.values():
+        environment[GANG_SECRET] = record.secret or ""
     interface = interface_of(record.nodes[0]["address"])
     found: dict[int, dict[str, Any]] = {}
     for slot, (node, gpu) in zip(slots, map(node_and_gpu, gpus), strict=True):

@@ -18,7 +18,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | tune | batch, [0, 0] for the job's own |
 | | cpus | millicores: thousandths of a CPU core for all ranks, or null: any number |
 | | vote | all hold at this step: vote in the process group |
-| | host | generation: open its meeting place |
+| | host | generation, address: open its meeting place there |
 | | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
 | | standby | generation: leave the group, after a second vote |
 | | give_up | generation: not all will come to the meeting place |
@@ -76,6 +76,7 @@ VERSION = 2  # of what controller and agents tell each other; the one before is 
 PULSE = struct.Struct("=qddd")
 COMPUTING, WAITING, EVALUATING = 0, 1, 2
 
+GANG_SECRET = "ROTA_GANG_SECRET"  # noqa: S105 - the variable that tells ranks their secret
 METRICS = "metrics.jsonl"  # in an attempt's folder: every report of rank 0
 VACATED = 83  # the exit code of a worker whose state is in an arena, as it was asked to
 UNREADABLE = 84  # of one whose state in an arena is of other versions of Python or torch

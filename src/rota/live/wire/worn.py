@@ -31,7 +31,7 @@ def new_secret(node_folder: Path) -> str:
 
     Raises OSError.
     """
-    return f"{mark_of(node_folder):06x}-{secrets.token_hex(8)}"
+    return f"{mark_of(node_folder):06x}-{secrets.token_hex(16)}"
 
 
 def marked(mark: int, own: int) -> int:

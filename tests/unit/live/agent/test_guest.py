@@ -13,6 +13,7 @@ from rota.live.agent.launching import OF_A_GANG, gang_environments
 from rota.live.agent.post import Word
 from rota.live.agent.rank import LAST_BYTES, Rank
 from rota.live.agent.world import World
+from rota.live.wire import GANG_SECRET
 from rota.live.wire.places import STRIDE
 
 PROGRAM = {"run": "true", "workdir": "/", "env": {"KEY": "1"}, "processes": "gpu"}
@@ -102,14 +103,15 @@ def test_what_it_runs_is_the_controllers_word_and_never_the_other_agents(tmp_pat
         program = PROGRAM | {"run": "evil"}
         guests.hear(*word("a", do="prepare", address="127.0.0.1", launch={"program": program}))
         assert "port" in (await said.answers("prepared"))[1]
-        told = dict.fromkeys(OF_A_GANG, "7") | {"LD_PRELOAD": "evil.so"}
+        told = dict.fromkeys(OF_A_GANG, "7") | {"LD_PRELOAD": "evil.so", GANG_SECRET: "s"}
         about = {"slot": 3, "gpu": 1, "step": None, "generation": 0}
         guests.hear(*word("a", do="start", env=told, **about))
         await said.answers("started")
         ((record, gpus, environments),) = asked
         assert (record.program, record.millicores, gpus) == (PROGRAM, 1500, [1])
         interfaces = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        assert environments == {3: dict.fromkeys(OF_A_GANG, "7") | interfaces}
+        known = dict.fromkeys(OF_A_GANG, "7") | {GANG_SECRET: "s"}
+        assert environments == {3: known | interfaces}
 
     at_b(tmp_path, scenario)
 
