@@ -23,6 +23,7 @@ def connected() -> "Iterator[Client]":
 
     with Client() as client:
         follow(lambda: client.ahead_s)
+        client.notice(lambda words: click.echo(words, err=True))
         yield client
 
 

@@ -51,7 +51,7 @@ def told_meanwhile(client: "Client", after: str | None, starts: FailedStarts) ->
     """Hear of failed starts in a thread, from the cursor ``after`` on; without a stream of none."""
     from rota.client.changes import Changes
 
-    with Changes(client.events(after), starts):
+    with Changes(client.events(after, busy=True), starts):
         yield
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 
 from rota.cli.present import absence_text, closed_text, is_final, places, progress_text
 from rota.cli.text import clock
-from rota.client.events import Connected, Disconnected, Logged, Progress, Resync, Told
+from rota.client.events import Busy, Connected, Disconnected, Logged, Progress, Resync, Told
 from rota.report.text import duration, printable
 
 MOST_JOBS, MOST_ENDED, MOST_NODES, MOST_TURNS = 500, 20, 200, 4
@@ -113,6 +113,9 @@ class Board:
             case Connected() | Resync():
                 was_away, self.away = self.away not in (None, CONNECTING), None
                 return was_away or told.seq > self._snapshot.seq
+            case Busy():
+                self.away = None
+                return True
             case Disconnected(why):
                 self.away = f"no controller answers since {clock(now_s)}, tried again: {why}"
                 return False

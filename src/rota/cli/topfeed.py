@@ -38,7 +38,7 @@ class Feed:
         reading = asyncio.create_task(self._read_again())
         try:
             after = max(0, first.seq - EARLIER)
-            async for told in self._client.events(after=after, patience_s=None):
+            async for told in self._client.events(after=after, patience_s=None, busy=True):
                 self._list.note(told)
                 if isinstance(told, Logged):
                     self._seq = told.seq

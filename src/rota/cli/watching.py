@@ -16,7 +16,7 @@ class Watch:
     """Events of the cluster after a place in its log, heard in a thread of its own."""
 
     def __init__(self, client: Client, cursor: str | None, least_s: float) -> None:
-        self._events = client.events(after=cursor)
+        self._events = client.events(after=cursor, busy=True)
         self._least_s = least_s
         self._drawn_s = time.monotonic()
         self._something = threading.Event()
@@ -39,14 +39,14 @@ class Watch:
         return self._why
 
     def _listen(self) -> None:
-        from rota.client.events import Connected, Disconnected
+        from rota.client.events import Busy, Connected, Disconnected
 
         has_begun = False
         try:
             for told in self._events:
                 if isinstance(told, Disconnected):
                     self._why = told.why
-                elif isinstance(told, Connected):
+                elif isinstance(told, Connected | Busy):
                     self._why = None
                 if has_begun or not isinstance(told, Connected):
                     self._something.set()

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from rota.client.events import Connected, Events, Logged, Resync, Told
+from rota.client.events import Busy, Connected, Events, Logged, Resync, Told
 from rota.errors import RotaError
 
 
@@ -12,7 +12,7 @@ def concerns(job_id: str | None, told: Told) -> bool:
     """True if the job, or with None any, may have changed, or events may have been missed."""
     if isinstance(told, Logged):
         return job_id in (None, told.job_id, *(line.job_id for line in told.lines))
-    return isinstance(told, Connected | Resync)
+    return isinstance(told, Connected | Resync | Busy)
 
 
 class Changes:

@@ -246,7 +246,7 @@ class Client:
                 told(event)
             return concerns(job_id, event)
 
-        with Changes(self.events(after), is_one) as changes:
+        with Changes(self.events(after, busy=True), is_one) as changes:
             while changes.wait(_left_s(until_s)):
                 job = self._job(job_id)
                 if JobState[job["state"]].is_final:
@@ -263,7 +263,7 @@ class Client:
         if JobState[job["state"]].is_final:
             return job
         with move_on_after(timeout_s):
-            async for told in self.events():
+            async for told in self.events(busy=True):
                 if concerns(job_id, told):
                     job = await to_thread.run_sync(self._job, job_id)
                     if JobState[job["state"]].is_final:
@@ -274,7 +274,11 @@ class Client:
         return self._call("GET", _path("jobs", job_id), patience_s=FOLLOW_PATIENCE_S)
 
     def events(
-        self, after: int | str | None = None, *, patience_s: float | None = FOLLOW_PATIENCE_S
+        self,
+        after: int | str | None = None,
+        *,
+        patience_s: float | None = FOLLOW_PATIENCE_S,
+        busy: bool = False,
     ) -> Events:
         """Events of the cluster, as they happen: for ``for``, and for ``async for``.
 
@@ -282,9 +286,15 @@ class Client:
         value; without it, what is told begins with the next event. None is missed or told twice, a
         restart of the controller notwithstanding; news of progress may be. The first connection
         raises CursorError for a place that is not in this cluster's log. Without a controller for
-        ``patience_s`` (None: for ever) it raises UnreachableError.
+        ``patience_s`` (None: for ever) it raises UnreachableError, and BusyError where as many
+        streams are open as there may be; with ``busy`` it tells
+        :class:`~rota.client.events.Busy` then, again and again until it has a place.
         """
-        return Events(self._connection, after, patience_s)
+        return Events(self._connection, after, patience_s, busy=busy)
+
+    def notice(self, tell: Callable[[str], object]) -> None:
+        """Have ``tell`` called with a sentence once a stream finds no place; only once."""
+        self._connection.notice = tell
 
     # -- logs ----------------------------------------------------------------------------------
 
@@ -497,7 +507,7 @@ class Client:
         if told["state"] == "ENDED":
             return
         name = told["name"]  # @last means the same sweep to the end
-        with Changes(self.events(), partial(concerns, None)) as changes:
+        with Changes(self.events(busy=True), partial(concerns, None)) as changes:
             while time.monotonic() < until_s:
                 changes.wait(min(DRIVER_S, _left_s(until_s)))
                 told = self._sweep(name, FOLLOW_PATIENCE_S, brief=True)
@@ -532,7 +542,7 @@ class Client:
         if told["state"] == "ENDED":
             return await to_thread.run_sync(look)
         with move_on_after(timeout_s):
-            async for each in self.events():
+            async for each in self.events(busy=True):
                 if concerns(None, each):
                     told = await to_thread.run_sync(partial(look, brief=True))
                     if told["state"] == "ENDED":

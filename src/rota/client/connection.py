@@ -6,7 +6,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Connection:
         self.user = _own_name()
         self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
+        self.notice: Callable[[str], object] | None = None  # called once: a stream has no place
         self.cursor: str | None = None  # the place in the event log that the last answer is of
 
     @cached_property

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from rota.client.connection import Connection
 from rota.client.stream import Stream, why_of
-from rota.errors import CursorError
+from rota.errors import BusyError, CursorError
 
 
 class Line(NamedTuple):
@@ -63,17 +63,33 @@ class Disconnected(NamedTuple):
     why: str
 
 
-Told = Logged | Progress | Resync | Connected | Disconnected
+class Busy(NamedTuple):
+    """There is no place for the stream, for the reason ``why``: read what there is anew.
+
+    It comes again every few seconds until there is a place; the stream then tells all that has
+    happened meanwhile.
+    """
+
+    why: str
+
+
+Told = Logged | Progress | Resync | Connected | Disconnected | Busy
 
 
 class Events(Stream[Told]):
     """The event stream. It ends by ``break`` only, or by an error after ``patience_s``."""
 
     def __init__(
-        self, connection: Connection, after: int | str | None, patience_s: float | None
+        self,
+        connection: Connection,
+        after: int | str | None,
+        patience_s: float | None,
+        *,
+        busy: bool,
     ) -> None:
         place = None if after is None else str(after)
         super().__init__(connection, "/events", {}, place, patience_s)
+        self._looks_meanwhile = busy
         self._is_ours = False  # the place: whether a stream has told it
         self._told_away = True  # a first connection that fails is no news
 
@@ -102,6 +118,8 @@ class Events(Stream[Told]):
                 raise error
             self._place = error.begin
             return Resync(int(error.begin.rpartition("-")[2]), error.begin)
+        if isinstance(error, BusyError) and self._looks_meanwhile:
+            return Busy(str(error))
         told = None if self._told_away else Disconnected(why_of(error))
         self._told_away = True
         return told

@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.client.client import Client
-from rota.client.events import Logged, Resync, Told
+from rota.client.events import Busy, Logged, Resync, Told
 
 PAGE = 500  # jobs that are read at once
 LISTED_S = 3600.0  # for how long an ended job is listed
@@ -63,7 +63,7 @@ class JobList:
 
     def note(self, told: Told) -> bool:
         """Take in what the stream tells. True if something is due."""
-        if isinstance(told, Resync):
+        if isinstance(told, Resync | Busy):
             self._all = True
         elif isinstance(told, Logged) and told.seq > self._seq:
             if told.kind.startswith("Node"):  # it may change jobs that it does not name

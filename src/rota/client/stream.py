@@ -19,6 +19,7 @@ from rota.errors import AgentAwayError, BusyError, CursorError, UnreachableError
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 2.0  # before another try, each twice as long as the last one
 SILENCE_S = 15.0  # without a byte, not even a heartbeat: the connection is dead
 CONNECT_S = 5.0
+ASK_EVERY_S = 1.0  # what can't be followed for want of a place
 PASSING = (AgentAwayError, BusyError, CursorError, UnreachableError, httpx.TransportError)
 
 T = TypeVar("T")
@@ -30,7 +31,8 @@ class Stream(ABC, Generic[T]):
 
     A connection that fails is tried again with growing pauses. Raises UnreachableError,
     AgentAwayError or BusyError after ``patience_s`` (None: never) without what is followed, and
-    what the controller names.
+    what the controller names. Where as many streams are open as there may be, and what is followed
+    can be looked at meanwhile, the connection's ``notice`` is told so, once.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Stream(ABC, Generic[T]):
         self._is_over = False
         self._since_s: float | None = time.monotonic()  # when it was lost; None while all is well
         self._pause_s = FIRST_PAUSE_S
+        self._looks_meanwhile = True  # where there is no place for it
         self._stopped = threading.Event()
         self._socket: socket.socket | None = None  # of the present ``for``
 
@@ -85,7 +88,8 @@ class Stream(ABC, Generic[T]):
                                 yield told
                             if self._is_over:
                                 return
-                    raise UnreachableError("the controller ended the stream")
+                    self._ended()
+                    told, pause_s = None, ASK_EVERY_S
                 except PASSING as error:
                     if self._stopped.is_set():
                         return
@@ -113,7 +117,8 @@ class Stream(ABC, Generic[T]):
                                 yield told
                             if self._is_over:
                                 return
-                    raise UnreachableError("the controller ended the stream")
+                    self._ended()
+                    told, pause_s = None, ASK_EVERY_S
                 except PASSING as error:
                     told = self._failed(error)
                     pause_s = self._pause_after(error)
@@ -139,6 +144,10 @@ class Stream(ABC, Generic[T]):
     def _value(self, sse: Any) -> T | None:
         return self._told(sse.event, sse.json(), sse.id) if sse.data else None
 
+    def _ended(self) -> None:
+        """Note that an answer has ended before what is followed. Raises UnreachableError."""
+        raise UnreachableError("the controller ended the stream")
+
     def _is_well(self) -> None:
         """Note that what is followed is there."""
         self._since_s, self._pause_s = None, FIRST_PAUSE_S
@@ -156,6 +165,8 @@ class Stream(ABC, Generic[T]):
         pause_s = self._pause_s * random.uniform(0.5, 1.0)
         self._pause_s = min(2 * self._pause_s, MOST_PAUSE_S)
         if isinstance(error, BusyError):
+            if self._looks_meanwhile:
+                return self._pause_without_place(error)
             pause_s = max(pause_s, error.retry_after_s)
         if not self._is_past_patience(pause_s):
             return pause_s
@@ -164,6 +175,14 @@ class Stream(ABC, Generic[T]):
                 f"no controller answers ({why_of(error)}); start one with: rota up"
             ) from None
         raise error
+
+    def _pause_without_place(self, error: BusyError) -> float:
+        """Seconds until another look at what can't be followed for now."""
+        self._since_s = None  # the controller answers
+        notice, self._connection.notice = self._connection.notice, None
+        if notice is not None:
+            notice(f"{error}; meanwhile it is looked at every few seconds")
+        return error.retry_after_s
 
 
 def why_of(error: Exception) -> str:

@@ -275,15 +275,21 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
         since_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         times: bool = False,
         system: bool = False,
+        once: bool = False,
         last_event_id: Annotated[str | None, Header(max_length=MOST_PLACE_CHARS)] = None,
     ) -> StreamAnswer:
-        """Output of a rank or of all from an offset or a time on, and then as it is printed."""
+        """Output of a rank or of all from an offset or a time on, and then as it is printed.
+
+        With ``once`` it ends after what has been printed by now, and needs no place.
+        """
         row = controller.record.row(job_id, newest=True)
-        wanted = Wanted(rank, process, attempt, offset, tail, since_s, times, system)
+        wanted = Wanted(rank, process, attempt, offset, tail, since_s, times, system, once)
         output = LogStream(controller, streams, row, wanted)
         if last_event_id:
             output.go_on_from(last_event_id)
         await output.begin()
+        if once:
+            return StreamAnswer(output.told_by_now(), lambda: None)
         return StreamAnswer(output.events(), streams.places.take(user))
 
     return router

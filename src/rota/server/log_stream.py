@@ -18,6 +18,7 @@ from rota.server.streams import sse
 HELD_S = 5.0  # for which an agent waits for more output; then there is a heartbeat
 AGAIN_S = 0.5  # after an agent that is away, or does not wait
 PIECE_BYTES = 1 << 16
+MOST_PIECES_AT_ONCE = 64  # of an answer for which nobody waits
 MOST_PLACE_CHARS = 32_000  # of an event's id, which has a place for each rank
 
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,18})\Z")
@@ -28,7 +29,8 @@ _NOT_BEGUN = "-"
 class Wanted(NamedTuple):
     """The output that is followed; see the route of pieces.
 
-    With ``system`` the lines of the job's story come among the pieces.
+    With ``system`` the lines of the job's story come among the pieces. With ``once`` the stream
+    ends when what there is by now has been told: for callers who find no place to wait.
     """
 
     rank: int | Literal["all"] | None
@@ -39,6 +41,7 @@ class Wanted(NamedTuple):
     since_s: float | None
     times: bool
     system: bool = False
+    once: bool = False
 
 
 class _Away(NamedTuple):
@@ -105,6 +108,25 @@ class LogStream:
         finally:
             for task in [*pulls, *([written] if written is not None else [])]:
                 task.cancel()
+
+    async def told_by_now(self) -> AsyncIterator[bytes]:
+        """What there is by now, and an ``end`` if nothing will follow."""
+        try:
+            for _ in range(MOST_PIECES_AT_ONCE):
+                if self._outputs[-1].is_there and len(self._outputs) < self._most_outputs():
+                    self._add_output(_NOT_BEGUN)
+                going = [output for output in self._outputs if not output.is_over]
+                found = [(output, await output.next()) for output in going]
+                told = [self._told(output, each) for output, each in found]
+                lines = list(self._story(is_last=not going))
+                yield b"".join([*told, *lines]) or b":\n\n"
+                if not going:
+                    state = JobState(self._controller.state.state[self._row])
+                    yield sse("end", {"state": state.name})
+                if not going or not any(isinstance(each, Output) for _, each in found):
+                    return
+        except RotaError as error:
+            yield sse("error", {"code": type(error).__name__, "detail": str(error)})
 
     def _add_output(self, place: str) -> None:
         wanted, number = self._wanted, len(self._outputs)
@@ -200,7 +222,7 @@ class _Output:
                 raise
             fixed = self._wanted.attempt
             self.is_over = before[1] or (fixed is not None and before[0] > fixed)
-            if not self.is_over:
+            if not self.is_over and not self._wanted.once:
                 await self._change((*before, allocation))
             return None
         if found is None:
@@ -236,7 +258,7 @@ class _Output:
     async def _more(self, before: tuple[int, bool]) -> Output | None:
         """New output; None if there is nothing for a while, or if the job has changed."""
         loop = asyncio.get_running_loop()
-        asked = loop.create_task(self._found(HELD_S))
+        asked = loop.create_task(self._found(0.0 if self._wanted.once else HELD_S))
         began_s = loop.time()
         try:
             while not asked.done():
@@ -268,6 +290,8 @@ class _Output:
             await self._streams.written.wait()
 
     async def _pause(self) -> None:
+        if self._wanted.once:
+            return
         try:
             async with asyncio.timeout(AGAIN_S):
                 await self._streams.written.wait()

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from rota.client.client import Client
-from rota.client.events import Connected, Disconnected, Logged, Progress, Told
+from rota.client.events import Busy, Connected, Disconnected, Logged, Progress, Told
 from rota.client.joblist import Due, JobList
 from rota.client.joblist import read as read_jobs
 from rota.client.log_stream import Printed
@@ -109,7 +109,7 @@ class Reader:
 
     async def _follow(self) -> None:
         client = self._connect()
-        stream = client.events(after=0, patience_s=None)
+        stream = client.events(after=0, patience_s=None, busy=True)
         while True:
             try:
                 async for told in stream:
@@ -139,7 +139,7 @@ class Reader:
                 self.news.append(told)
             self._stale.set()
         else:
-            if isinstance(told, Connected):
+            if isinstance(told, Connected | Busy):
                 self.away = None
             self._stale.set()
             self._tell()

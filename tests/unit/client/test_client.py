@@ -29,6 +29,7 @@ from rota.errors import (
 from rota.model.events import AttemptLost, JobFinished
 from rota.model.job import JobState
 from rota.request.jobfile import JobRequest
+from rota.server import streams
 from support.served import StandInController, controller_without_agents, served
 
 JOB = JobRequest("train", "python train.py", "/tmp")
@@ -260,6 +261,48 @@ class TestRestarts:
                 it.write_log(0, b"two\n")
                 finish(it)
                 assert "".join(pieces) == "two\n"
+
+
+class TestWithoutAPlaceForAStream:
+    @pytest.fixture(autouse=True)
+    def no_place(self, monkeypatch):
+        monkeypatch.setattr(streams, "MOST_STREAMS", 0)
+        monkeypatch.setattr(streams, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(stream, "ASK_EVERY_S", 0.01)
+
+    def test_who_waits_for_a_job_looks_at_it_and_says_so_once(self, client, cluster):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        said = []
+
+        def end(words):
+            said.append(words)
+            finish(cluster)
+
+        client.notice(end)
+        assert client.wait("1")["state"] == "SUCCEEDED"
+        (words,) = said
+        assert "and 0 in all are open" in words
+        assert "looked at every few seconds" in words
+
+    def test_output_is_asked_for_until_its_end_and_whoever_follows_is_told_once(
+        self, client, cluster, monkeypatch
+    ):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"one\n")
+        said = []
+        client.notice(said.append)
+        pieces = client.logs("1", follow=True)
+        assert next(pieces) == "one\n"
+        cluster.write_log(0, b"two\n")
+        assert next(pieces) == "two\n"
+        monkeypatch.setattr(streams, "MOST_STREAMS", 9)  # it finds a place in the end
+        cluster.write_log(0, b"three\n")
+        assert next(pieces) == "three\n"
+        finish(cluster)
+        assert list(pieces) == []
+        assert len(said) == 1
 
 
 class TestLogs:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rota.client.client import Client
-from rota.client.events import Connected, Disconnected, Line, Logged, Progress, Resync
+from rota.client.events import Busy, Connected, Disconnected, Line, Logged, Progress, Resync
 from rota.errors import AuthError, BusyError, CursorError, InputError, UnreachableError
 from rota.folder import Folder
 from rota.model.events import NodeOpened
@@ -178,6 +178,17 @@ def test_too_many_streams_are_an_error_once_patience_is_over(client, monkeypatch
     with pytest.raises(BusyError, match="1 in all") as error:
         next(iter(client.events(patience_s=0.0)))
     assert math.isclose(error.value.retry_after_s, streams.PATIENCE_S)
+
+
+def test_a_stream_without_a_place_says_so_again_and_again_and_then_begins(client, monkeypatch):
+    monkeypatch.setattr(streams, "MOST_STREAMS", 0)
+    monkeypatch.setattr(streams, "PATIENCE_S", 0.0)
+    told = iter(client.events(busy=True))
+    assert [type(next(told)) for _ in range(3)] == [Busy] * 3
+    monkeypatch.setattr(streams, "MOST_STREAMS", 1)
+    while isinstance(each := next(told), Busy):
+        pass
+    assert isinstance(each, Connected)
 
 
 def test_news_of_progress(client, restarted):

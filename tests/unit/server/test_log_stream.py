@@ -180,3 +180,32 @@ def test_streams_of_outputs_and_of_events_share_their_places(running, http, monk
         next(it)
         assert http.get("/api/v1/events").status_code == 429
         assert http.get("/api/v1/jobs/1/logs/stream").status_code == 429
+
+
+def test_what_is_there_by_now_is_told_without_a_place(running, http, monkeypatch):
+    monkeypatch.setattr("rota.server.streams.MOST_OF_ONE", 0)
+    running.write_log(0, b"one\n")
+    with stream(http, once=True, rank="all", system=True) as it:
+        first = list(it)
+    assert [data["text"] for kind, _, data in first if kind == "piece"] == ["one\n"]
+    assert not any(kind == "end" for kind, _, _ in first)
+    place = first[-1][1]
+    with stream(http, place, once=True, rank="all", system=True) as it:
+        assert list(it) == []
+    running.write_log(0, b"two\n")
+    finish(running)
+    with stream(http, place, once=True, rank="all", system=True) as it:
+        *pieces, end = it
+    assert [data["text"] for kind, _, data in pieces if kind == "piece"] == ["two\n"]
+    assert (end[0], end[2]) == ("end", {"state": "SUCCEEDED"})
+
+
+def test_what_is_told_at_once_is_bounded_and_goes_on_at_its_place(running, http, monkeypatch):
+    monkeypatch.setattr("rota.server.log_stream.MOST_PIECES_AT_ONCE", 2)
+    monkeypatch.setattr("rota.server.log_stream.PIECE_BYTES", 4)
+    running.write_log(0, b"one\ntwo\nsix\n")
+    with stream(http, once=True) as it:
+        told = list(it)
+    assert "".join(data["text"] for _, _, data in told) == "one\ntwo\n"
+    with stream(http, told[-1][1], once=True) as it:
+        assert [data["text"] for _, _, data in it] == ["six\n"]
