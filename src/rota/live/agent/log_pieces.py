@@ -36,8 +36,9 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     """At most ``limit`` bytes from ``offset`` on.
 
     A character that is not whole yet is left for the next piece, unless the job has ``ended``;
-    bytes that are no UTF-8 become U+FFFD. A file that is not there yet is empty. A gap is a piece
-    of its own, a line that says how much is left out, parts of lines around it included.
+    bytes that are no UTF-8 become U+FFFD. A file that is not there yet is empty. Lines are whole,
+    unless they are long or the last one has no end yet. A gap is a piece of its own, a line that
+    says how much is left out, parts of lines around it included.
     """
     descriptor = _open(path)
     if descriptor is None:
@@ -49,15 +50,16 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
         while gap.begin < offset + len(data):  # else the file was cut during the reading
             gap = _next_gap(descriptor, offset)
             data = os.pread(descriptor, min(limit, gap.begin - offset), offset)
-            if gap.end > gap.begin == offset + len(data):
-                whole = data.rfind(b"\n") + 1
-                if whole or len(data) < LONGEST_LINE:
-                    data = data[:whole]
-                if not data:
-                    end = _after_line(descriptor, gap.end)
-                    text = left_out(end - offset)
-                    lines = [offset] * text.count("\n")
-                    return Piece(text, offset, end, end >= size, size, lines)
+            meets_gap = gap.end > gap.begin == offset + len(data)
+            whole = data.rfind(b"\n") + 1
+            goes_on = meets_gap or offset + len(data) < size
+            if goes_on and (whole or meets_gap) and len(data) - whole < LONGEST_LINE:
+                data = data[:whole]
+            if meets_gap and not data:
+                end = _after_line(descriptor, gap.end)
+                text = left_out(end - offset)
+                lines = [offset] * text.count("\n")
+                return Piece(text, offset, end, end >= size, size, lines)
             gap = _next_gap(descriptor, offset)
     finally:
         os.close(descriptor)

@@ -61,6 +61,21 @@ def test_lines_around_a_gap_are_whole(tmp_path, limit):
     assert len(text) - len(left_out(told)) + told == file.stat().st_size
 
 
+def test_pieces_end_with_lines_so_that_a_cut_behind_them_tears_none(tmp_path):
+    file = tmp_path / "rank0.log"
+    file.write_text("".join(f"line {n}\n" for n in range(4 * MIB // 8)) + "begun")
+    piece = read_piece(file, 0, 1 << 16, ended=False)
+    assert piece.text.endswith("\n")
+    cut(file, LEAST_BYTES)
+    pieces, _ = read(file, piece.next_offset, ended=False)
+    lines = "".join([piece.text, *pieces]).split("\n")
+    assert lines[-1] == "begun"
+    others = [line for line in lines[:-1] if line and not line.startswith("line ")]
+    assert len(others) == 1
+    numbers = [int(line.split()[1]) for line in lines[:-1] if line and line not in others]
+    assert numbers == sorted(set(numbers))
+
+
 def test_who_follows_and_is_behind_learns_how_much_it_has_missed(file):
     piece = read_piece(file, 2 * MIB + 7, 1 << 16, ended=False)
     assert (piece.text, piece.next_offset) == (left_out(MIB - 7 + 16), 3 * MIB + 16)
