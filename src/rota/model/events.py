@@ -221,11 +221,18 @@ class JobLaunched(NamedTuple):
 
 
 class JobSuspended(NamedTuple):
-    """The job is paused since ``stopped_s``, and its GPUs are free since ``at_s``."""
+    """The job is paused since ``stopped_s``, and its GPUs are free since ``at_s``.
+
+    If its processes were asked to end for that, ``exit_code`` is that of one that ended otherwise
+    than with 0 or by the SIGTERM, and ``saved`` the newest file that they then wrote in the job's
+    checkpoint folder; "" if they wrote none there.
+    """
 
     at_s: float
     row: int
     stopped_s: float
+    exit_code: int | None = None
+    saved: str | None = None
 
 
 class JobResumed(NamedTuple):

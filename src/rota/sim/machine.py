@@ -206,7 +206,7 @@ class Machine:
 
     def _suspend(self, command: Suspend, now_s: float) -> tuple[float, Event]:
         delay_s = self.costs(command.row).suspend_s
-        return delay_s, new(JobSuspended, (now_s + delay_s, command.row, now_s))
+        return delay_s, new(JobSuspended, (now_s + delay_s, command.row, now_s, None, None))
 
     def _resume(self, command: Resume | Migrate, now_s: float) -> tuple[float, Event]:
         row = command.row

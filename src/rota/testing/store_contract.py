@@ -198,6 +198,7 @@ def every_event() -> list[Event]:
         FillMeasured(7.6, 10, 11, 1.03, 0.62),
         FillMeasured(7.7, 10, -1, 1.0, 1.0),
         JobSuspended(8.0, 0, 7.9),
+        JobSuspended(8.5, 0, 8.4, 3, "step-7.pt"),
         JobResumed(9.0, 0),
         JobParked(9.2, 0),
         JobRetuned(9.4, 0, (32, 1), 1.25),

@@ -168,6 +168,7 @@ STRATEGIES = {
     "message": words,
     "why": words,
     "started": words,
+    "saved": st.none() | words,
     "movable": st.booleans(),
     "resizable": st.booleans(),
     "most_ranks": rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ LAST_WORDS_S = 0.5  # how long connections of processes that have ended are stil
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
+MOST_FILES = 10_000  # of a checkpoint folder, to be looked at for the newest
 VANISHED = "its processes vanished without a word (their shim was killed)"
 
 
@@ -98,7 +100,8 @@ class Ending:
             self._end(State.LOST, error=self._attempt.complaint, started=True, goes_on=True)
             return
         printed = [rank.last_printed for rank in ranks if bad and rank.index == process]
-        words = [after_asked(code, self._attempt.grace_s)]
+        saved = saved_since_asked(self._attempt) if asked else ""
+        words = [f"it saved {saved}" if saved else "", after_asked(code, self._attempt.grace_s)]
         if bad and not asked:
             words = [self._failure(process, code), self._attempt.complaint]
         setup = map(failed_setup, printed)
@@ -219,6 +222,26 @@ def failed_setup(printed: bytes) -> str:
     last = " / ".join(lines)[-MAX_LEFT:]
     said = f", and printed last: {last}" if last else ""
     return f"setup failed with exit code {code.partition(':')[0]}{said}"
+
+
+def saved_since_asked(attempt: Account) -> str:
+    """The newest file in the job's checkpoint folder since the attempt was asked to end; or ""."""
+    newest, name, looked_at = 0.0, "", 0
+    try:
+        asked = (attempt.folder / f"{rank.name}.grace" for rank in attempt.members)
+        newest = min(path.stat().st_mtime for path in asked)
+        folder = checkpoints(attempt.folder)
+        for place, _, files in os.walk(folder):
+            for file in files:
+                changed_s = os.lstat(os.path.join(place, file)).st_mtime
+                if changed_s >= newest:
+                    newest, name = changed_s, os.path.relpath(os.path.join(place, file), folder)
+            looked_at += len(files)
+            if looked_at > MOST_FILES:
+                break
+    except (OSError, ValueError):
+        pass
+    return name[:MAX_LEFT]
 
 
 def _has_checkpointed(attempt: Account) -> bool:

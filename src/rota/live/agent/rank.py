@@ -160,7 +160,8 @@ class Rank:
         if not self.alive or self._asking is not None:
             return
         with contextlib.suppress(OSError):  # without room, the program's end ends the others
-            self.give_grace()
+            if not self._grace.exists():  # its time tells when the program was asked first
+                self.give_grace()
         self._asking = Asking(self.shim)
         self._asking.begin()
         self.signal(signal.SIGCONT)  # should it be stopped, or the job have stopped itself

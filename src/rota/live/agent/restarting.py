@@ -11,13 +11,14 @@ ended before the SIGTERM has.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
 from rota.live.agent.attempt_report import Account
-from rota.live.agent.ending import Ending
+from rota.live.agent.ending import Ending, saved_since_asked
 from rota.live.agent.method import grace_of
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
@@ -115,6 +116,9 @@ class Restarting:
             self._check_end()
             return
         attempt.record.vacated = replace(vacated, grace_ends_s=None, asked_boottime_s=None)
+        codes = (each["code"] for each in exits if each is not None)
+        code = next((code for code in codes if code not in (0, -signal.SIGTERM)), None)
+        attempt.farewell = {"exit_code": code, "saved": saved_since_asked(attempt)}
         self._left(vacated.at_s)
 
 

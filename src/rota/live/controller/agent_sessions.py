@@ -555,7 +555,9 @@ class AgentSessions:
             self._journal.note(JobLaunched(at_s, row, command.attempt))
         elif isinstance(command, Suspend):
             self._telemetry.write_progress(row, now_s)
-            self._journal.note(JobSuspended(at_s, row, min(message.get("stopped_s", at_s), at_s)))
+            stopped_s = min(message.get("stopped_s", at_s), at_s)
+            how = message.get("exit_code"), message.get("saved")
+            self._journal.note(JobSuspended(at_s, row, stopped_s, *how))
         elif isinstance(command, Resume | Migrate):
             self._failures.pop(row, None)
             former = self._state.home[row]

@@ -422,11 +422,16 @@ class Beat(Struct, kw_only=True):
 
 
 class Done(Struct, kw_only=True):
-    """A command is carried out, at that time. A suspended job stopped at ``stopped_s``."""
+    """A command is carried out, at that time. A suspended job stopped at ``stopped_s``.
+
+    ``exit_code`` and ``saved`` are those of :class:`rota.model.events.JobSuspended`.
+    """
 
     command_id: Count
     at_s: Time
     stopped_s: Time | None = None
+    exit_code: int | None = None
+    saved: str | None = None
 
 
 class Failed(Struct, kw_only=True):

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 
 import pytest
 from tests.support.attempts import attempt_in
 
+from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
 
 EARLY, LATE = -5.0, 5.0  # seconds from the SIGTERM to the end
@@ -15,12 +17,13 @@ class Asked:
     """An attempt of two ranks whose processes have been asked to end."""
 
     def __init__(self, folder):
-        self.folder, self.heard = folder, []
+        self.folder, self.heard = Folder(folder).attempt("here", "5", 1), []
+        self.folder.mkdir(parents=True)
         record = {"job_id": "5", "attempt": 1, "suspension": "process", "max_world": 1}
         record |= {"slots": 2, "members": [0, 1], "generation": 0, "gpus": [0, 1]}
         record |= {"movable": True, "visible": None, "method": ["restart", ""]}
         record |= {"program": {"suspend": "restart", "grace_s": 60.0}}
-        self.attempt = attempt_in(folder, record, self.heard.append)
+        self.attempt = attempt_in(self.folder, record, self.heard.append)
         self.attempt.state = "running"
         self.attempt.pausing.suspend(7)
 
@@ -118,9 +121,28 @@ def test_a_full_disk_leaves_the_attempt_as_it_is(tmp_path, monkeypatch):
         (failed,) = [m for m in it.heard if m["type"] == "failed"]
         assert failed["command_id"] == 7
         assert "No space left on device" in failed["error"]
-        assert not list(tmp_path.glob("*.grace"))  # else its shim would wait for its orphans
+        assert not list(tmp_path.rglob("*.grace"))  # else its shim would wait for its orphans
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, None), (-15, None), (3, 3), (-9, -9)])
+def test_how_the_program_ended_and_what_it_saved_is_told(asked, tmp_path, code, told):
+    checkpoints = Folder(tmp_path).checkpoints("5")
+    (checkpoints / "new").mkdir(parents=True)
+
+    def story(it):
+        asked_s = (it.folder / "rank0.grace").stat().st_mtime
+        ages = {"old.pt": -10.0, "new/step-1.pt": 1.0, "new/step-2.pt": 2.0}
+        for name, after_s in ages.items():
+            file = checkpoints / name
+            file.touch()
+            os.utime(file, (asked_s + after_s, asked_s + after_s))
+        it.ends((0, LATE), (code, LATE))
+        (done,) = [m for m in it.heard if m["type"] == "done"]
+        assert (done["exit_code"], done["saved"]) == (told, "new/step-2.pt")
+
+    asked(story)
 
 
 @pytest.mark.parametrize("set_s", [-3600.0, 3600.0])
