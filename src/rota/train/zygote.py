@@ -58,7 +58,11 @@ def main() -> None:
             buffer += data
         line, _, buffer = buffer.partition(b"\n")
         request = json.loads(line)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the user may have no more processes, or there is no memory
+            tell(link, json.dumps({"error": error.strerror}).encode() + b"\n")
+            continue
         if pid == 0:
             link.close()
             if become_shim(request):

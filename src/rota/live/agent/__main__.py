@@ -51,8 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     title_role("agent")
     if options.open_files is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (options.open_files, hard))
+        limit_open_files(options.open_files)
     handler = logging.StreamHandler()
     about = {"process": "agent", "node": options.node}
     handler.setFormatter(formatter(options.log_format, LOG_LINE, **about))
@@ -65,6 +64,13 @@ def main() -> None:
         run(folder, options)
     except InputError as error:
         sys.exit(f"rota agent: {error}")
+
+
+def limit_open_files(wanted: int) -> None:
+    """Have this process, and jobs, open so many files, or as many as there may be here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def run(folder: Folder, options: argparse.Namespace) -> None:

@@ -74,10 +74,16 @@ class Zygote:
                 self._writer.write(json.dumps(request).encode() + b"\n")
                 await self._writer.drain()
                 line = await self._answer(IDLE_FORK_S)
-                return int(json.loads(line)["pid"])
+                told = json.loads(line)
+                if "error" not in told:
+                    return int(told["pid"])
             except (OSError, TimeoutError, ValueError) as error:
                 await self._discard()
                 raise AgentError(f"the zygote did not fork a worker: {error!r}") from None
+            raise AgentError(
+                f"no more process can be started here: {told['error']}; end some of this user's, "
+                "or raise its limit (ulimit -u, or pids.max of its control group)"
+            )
 
     async def start(self) -> None:
         """Start it now, unless it is there. Raises AgentError."""

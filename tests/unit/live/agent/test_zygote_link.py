@@ -252,3 +252,39 @@ def test_a_process_is_waited_for_as_long_as_it_uses_the_cpu(monkeypatch):
     assert (
         asyncio.run(processes.while_it_works(asyncio.sleep(0, "told"), os.getpid(), 60)) == "told"
     )
+
+
+FULL = """
+import os, sys
+from rota.train import zygote
+
+def fork(own=os.fork, tries=[]):
+    tries.append(1)
+    if len(tries) == 1:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return own()
+
+os.fork = fork
+zygote.main()
+"""
+
+
+def test_where_no_more_process_can_be_started_the_launch_says_so_and_the_next_one_works(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "full.py").write_text(FULL)
+    own = asyncio.create_subprocess_exec
+
+    async def start(python, _, module, *words, **options):
+        assert module == "rota.train.zygote"
+        return await own(python, str(tmp_path / "full.py"), *words, **options)
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", start)
+
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            with pytest.raises(AgentError, match="Resource temporarily unavailable; end some"):
+                await run(link, tmp_path, run="echo here")
+            assert await run(link, tmp_path, run="echo here") == "here\n"
+
+    asyncio.run(scenario())
