@@ -77,7 +77,7 @@ EXPECTED = (
     "is lost by now",
     "is another machine",
 )
-ABSENCES = ("", "controller", "machine", "laptop", "copy")
+ABSENCES = ("", "controller", "machine", "laptop", "copy", "orphan")
 
 
 class MemoryStore:
@@ -379,6 +379,30 @@ class Cluster:
                 self.machine.sleep(host, [*others, *there], seconds)
         elif self.absence == "copy" and name not in self.off:
             await self._copy(name, seconds)
+        elif self.absence == "orphan":
+            await self._orphan(seconds)
+
+    async def _orphan(self, seconds: float) -> None:
+        """On a machine that is cut off agent and shim are killed, and the job's program runs on."""
+        there = [
+            each
+            for each in self.machine.programs
+            if each.process.alive and each.shim_alive and each.process.host in self.joined
+        ]
+        there = [each for each in there if each.kind in ("plain", "restart")]
+        if not there:
+            return
+        program = self.random.choice(there)
+        host = program.process.host
+        if host in self.off or host in self.machine.asleep:
+            return
+        self.note(f"{program} is an orphan on a machine without an agent for {seconds:.3f} s")
+        self.harmed.add(program.job_id)
+        self.off.add(host)
+        self.machine.die(self.agents[host])
+        self.machine.shim_ends(program)
+        await self._sever(list(self.machine.all_ways(host)), seconds)
+        self.off.discard(host)
 
     async def _copy(self, name: str, seconds: float) -> None:
         """Another machine has a copy of a node's folder, and calls as that node for a while."""
@@ -686,7 +710,7 @@ class Cluster:
         assert self.controller is not None
         state = self.controller.state
         state.validate()
-        if self.only not in (None, "machine"):
+        if self.only not in (None, "machine", "orphan"):
             lost = [each for each in self.store.events if isinstance(each, AttemptLost | NodeLost)]
             assert not lost, lost
         for row, spec in enumerate(state.spec):

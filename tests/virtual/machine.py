@@ -17,6 +17,7 @@ from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
+from rota.live.watchman import EARLY_S
 from rota.live.wire import VACATED, decode, encode
 from rota.live.wire.lease import Lease
 from rota.train.fence import LOOK_S
@@ -405,7 +406,7 @@ class Machine:
             return
         self.asleep[host] = []
         there = [program for program in self.programs if program.process.host == host]
-        every = [each for program in there for each in (program.process, program.fence)]
+        every = [each for p in there for each in (p.process, p.fence, p.watchman)]
         for process in [*others, *every]:
             self.loop.stop_process(process, seconds, sleeps=True)
         # First: the watchman's clock has gone on, and it sees to the shims at once.
@@ -547,6 +548,7 @@ class Program:
         node, name = self.env["ROTA_NODE"], f"{self.job_id}.{self.attempt}[{self.name}]"
         self.process = Process(f"{name}@{node}#{self.worker}", _here())
         self.fence = Process(f"shim of {name}@{node}", _here())
+        self.watchman = Process(f"watchman of {name}@{node}", _here())
         self._lease = None if request["lease"] is None else Lease(Path(request["lease"]))
         # Of a gang on several nodes the node of its agent, by its address.
         address = self.env["MASTER_ADDR"]
@@ -611,6 +613,7 @@ class Program:
         self._has_begun = True
         if self._lease is not None:
             self.machine.loop.start(self.fence, self._keep_lease(self._lease))
+            self.machine.loop.start(self.watchman, self._keep_lease(self._lease))
         task = self.machine.loop.start(self.process, self._main())
         task.add_done_callback(self._check_error, context=NETWORK)
 
@@ -618,13 +621,17 @@ class Program:
         """Stop the worker while the lease is over, as :class:`rota.train.fence.Fence` does."""
         while True:
             self.look_at_lease()
-            await asyncio.sleep(max(lease.left_s, LOOK_S))
+            await asyncio.sleep(max(lease.left_s - EARLY_S, LOOK_S))
 
     def look_at_lease(self) -> None:
         """Stop the worker if the lease is over, and let it go on if it was renewed."""
-        if self._lease is None or not (self._has_begun and self.shim_alive):
+        if self._lease is None or not (self._has_begun and self.process.alive):
             return
         left_s = self._lease.until_s - self._boottime_s()
+        if not self.shim_alive:  # the watchman, as :mod:`rota.live.watchman`
+            if left_s <= EARLY_S:
+                self.ends(-9)
+            return
         if left_s <= 0 and not self.is_stopped:
             self._is_fenced = True
             self.gets(19)

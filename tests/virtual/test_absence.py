@@ -2,6 +2,7 @@
 
 Nobody's silence counts but while one was there to hear it: no attempt is lost. Of a machine that
 sleeps past its lease alone, the jobs start elsewhere once; what was there does nothing on waking.
+Nor does a program run on that has lost its shim, where no agent sees to it.
 """
 
 import os
