@@ -82,6 +82,12 @@ def test_a_policy_never_fails_in_a_simulation_with_faults(name):
             sim.state.validate()
 
 
+@pytest.mark.parametrize(("name", "seed"), [("elastic", 60)])
+def test_stories_in_which_a_policy_has_failed(name, seed):
+    """Cores were not taken from a job, as the command failed, and others had them already."""
+    tell(name, seed)
+
+
 class Fails(Policy):
     """A policy that fails at one decision in three, in one way or another."""
 

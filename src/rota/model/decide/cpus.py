@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from rota.errors import PlanError
-from rota.model.allocation import cores_text
+from rota.model.allocation import Allocation, cores_text
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.notes import Notes
 from rota.model.plan import CpuPlan, Plan
@@ -39,7 +39,11 @@ def with_cpus(state: ClusterState, plan: Plan, added: CpuPlan, now_s: float) -> 
 
 
 def check_cpus(state: ClusterState, plan: Plan) -> None:
-    """Raise PlanError if the plan gives cores to nobody, or more of a node than that has."""
+    """Raise PlanError if the plan gives cores to nobody, or more of a node than that has.
+
+    Where jobs have more of a node already, as after a command that failed or on a node that has
+    fewer cores than before, the plan may leave it at that.
+    """
     cpus = plan.cpus or {}
     if not cpus and not plan.allocations:
         return
@@ -54,8 +58,27 @@ def check_cpus(state: ClusterState, plan: Plan) -> None:
             _refuse(state, row, f"{millicores!r:.100} thousandths of a CPU core; the least is 1")
         if plan.allocations.get(row, state.target[row]) is None:
             _refuse(state, row, f"{cores_text(millicores)} and no GPUs")
+    given = _given(state, cpus, plan.allocations)
+    before: dict[int, int] | None = None
+    for node, total in given.items():
+        limit = state.nodes[node].millicores
+        if total > limit:
+            before = _given(state, {}, {}) if before is None else before
+            if total <= before.get(node, 0):
+                continue
+            has = cores_text(limit) if limit else "a number of them that is not known"
+            raise PlanError(
+                f"the plan gives jobs {cores_text(total)} of node {state.nodes[node].name}, "
+                f"which has {has}"
+            )
+
+
+def _given(
+    state: ClusterState, cpus: dict[int, int | None], planned: dict[int, Allocation | None]
+) -> dict[int, int]:
+    """Thousandths of a core that jobs have of each node with these changes."""
     given: dict[int, int] = {}
-    target, planned = state.target, plan.allocations
+    target = state.target
     for row, millicores in (state.target_cpus | cpus).items():
         place = planned[row] if row in planned else target[row]
         if millicores is None or place is None:
@@ -66,14 +89,7 @@ def check_cpus(state: ClusterState, plan: Plan) -> None:
             continue
         for node, share in place.shares(millicores):
             given[node] = given.get(node, 0) + share
-    for node, total in given.items():
-        limit = state.nodes[node].millicores
-        if total > limit:
-            has = cores_text(limit) if limit else "a number of them that is not known"
-            raise PlanError(
-                f"the plan gives jobs {cores_text(total)} of node {state.nodes[node].name}, "
-                f"which has {has}"
-            )
+    return given
 
 
 def _refuse(state: ClusterState, row: int, what: str) -> NoReturn:
