@@ -57,7 +57,9 @@ class Frontier:
                 costs.memory_bytes,
                 hidden_reductions=True,
             )
-            plans += unbeaten_plans(hiding, structure, side_by_side=False)
+            hidden = unbeaten_plans(hiding, structure, side_by_side=False)
+            # The costs of these plans leave out their reductions.
+            plans += [chained(costs, [group.size for group in plan.groups]) for plan in hidden]
             most = max(1, min(MOST_TIMED, MOST_TIMED_LAYERS // len(costs.graph.layers)))
             plans = plans[:: -(-len(plans) // most)]
         looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}

@@ -1,6 +1,7 @@
 """A plan: the GPUs of each layer, and what a step costs with them."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from rota.burst.planner.costs import Costs
@@ -58,6 +59,16 @@ def chained(costs: Costs, sizes: Sequence[int]) -> Plan:
         gpu_time_s += transfer_s * sizes[taker]
     groups = tuple(Group(0, size) for size in sizes)
     return Plan(groups, step_s, gpu_time_s, memory_bytes)
+
+
+def fullest_bytes(costs: Costs, groups: Sequence[Group]) -> float:
+    """Bytes on the GPU that holds most, where the layers are on these groups."""
+    change: dict[int, float] = {}
+    for layer, group in enumerate(groups):
+        held = costs.held_bytes(layer, group.size)
+        change[group.first] = change.get(group.first, 0.0) + held
+        change[group.end] = change.get(group.end, 0.0) - held
+    return max(accumulate(change[gpu] for gpu in sorted(change)))
 
 
 def data_parallel(costs: Costs, size: int) -> Plan:

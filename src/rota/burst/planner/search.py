@@ -9,7 +9,6 @@ from itertools import product
 
 from rota.burst.planner.costs import Costs
 from rota.burst.planner.front import (
-    BYTES,
     GPU_SECONDS,
     GPUS,
     NOTHING,
@@ -22,7 +21,7 @@ from rota.burst.planner.front import (
     thinned,
     unbeaten,
 )
-from rota.burst.planner.plan import Group, Plan
+from rota.burst.planner.plan import Group, Plan, fullest_bytes
 from rota.burst.planner.structure import Branches, Decision, Piece, Structure, Transfer
 from rota.errors import InputError
 
@@ -105,7 +104,9 @@ class _Search:
             behind = first + int(part.first.figures[GPUS, one]) if part.beside else first
             stack.append((part.second, other, behind))
         ordered = tuple(groups[layer] for layer in range(len(groups)))
-        return Plan(ordered, *(float(figures[i]) for i in (SECONDS, GPU_SECONDS, BYTES)))
+        # The front counts the fullest GPUs of branches side by side as if they were the same ones.
+        held = fullest_bytes(self._costs, ordered)
+        return Plan(ordered, float(figures[SECONDS]), float(figures[GPU_SECONDS]), held)
 
     def _node(self, variable: int, size: int) -> Front:
         """A variable's own layers on so many GPUs."""
