@@ -115,7 +115,9 @@ def test_a_power_cut_loses_an_attempt_and_the_job_starts_anew_once_the_machine_i
 
 def test_the_second_of_two_machines_with_one_folder_is_refused_while_the_first_is_heard(lab, gpu1):
     twin = lab.machine("twin")
-    shutil.copytree(gpu1.folder.path, twin.folder.path, ignore=shutil.ignore_patterns("*.lock"))
+    shutil.copytree(
+        gpu1.folder.path, twin.folder.path, ignore=shutil.ignore_patterns("*.lock", "*.sock")
+    )
     twin.run("agent", "--node", "gpu1", "--gpus", "2")
     until(lambda: "another agent of gpu1 is connected" in twin.log, "it is refused")
     job = Job(lab, gpu1).until_begun()

@@ -205,7 +205,9 @@ def test_a_machine_with_a_copied_folder_waits_until_the_lease_of_the_first_is_ov
     job, first, _, attempt = begun(lab, [*pair, spare])
     name = first.host.name
     twin = lab.machine(f"twin-of-{name}")
-    shutil.copytree(first.folder.path, twin.folder.path, ignore=shutil.ignore_patterns("*.lock"))
+    shutil.copytree(
+        first.folder.path, twin.folder.path, ignore=shutil.ignore_patterns("*.lock", "*.sock")
+    )
     twin.run("agent", "--node", name, "--gpus", "1")
     until(lambda: f"another agent of {name} is connected" in twin.log, "it is refused")
     with first.host.cut():
