@@ -11,7 +11,7 @@ import pytest
 from rota.errors import PlanError
 from rota.model.job import BACKGROUND, FOREGROUND, Elastic, Share
 from rota.model.sweep import Sweep, SweepTrial
-from rota.policy.base import Policy
+from rota.policy.base import Policy, Setting
 from rota.policy.fill.settings import fill_stage
 from rota.policy.registry import BUILT_IN, create
 from rota.sim.faults import Faults
@@ -92,9 +92,11 @@ class Fails(Policy):
     """A policy that fails at one decision in three, in one way or another."""
 
     identity = "fails"
+    SETTINGS = {"among": Setting(str, "gandiva", "the policy that decides otherwise")}
 
-    def __init__(self, name):
-        self._policy = create(name)
+    def __init__(self, among):
+        self.settings = {"among": among}
+        self._policy = create(among)
         self.resizes = self._policy.resizes
 
     def decide(self, view):
