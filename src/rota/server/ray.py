@@ -84,7 +84,7 @@ class RayEngine:
         groups = Groups(
             Book("Ray", Asked(_asked(self._folder), self._name), self.bounds, admission),
             self._driver,
-            ["-m", "rota.cli.main", "agent", "--ends", *self._agent],
+            ["-P", "-m", "rota.cli.main", "agent", "--ends", *self._agent],
             str(self._folder.path),
             _started(self._folder),
             gpus=self._gpus,

@@ -167,7 +167,7 @@ def _all_asked(folder: Folder) -> dict[str, Asked]:
 
 
 def _agent(folder: Folder, options: Sequence[str]) -> list[str]:
-    command = [sys.executable, "-m", "rota.cli.main", "agent", "--ends"]
+    command = [sys.executable, "-P", "-m", "rota.cli.main", "agent", "--ends"]
     return [*command, "--home", str(folder.path), *options]
 
 

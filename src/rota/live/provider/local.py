@@ -310,7 +310,7 @@ class _WatchedAgent:
             draft = folder / f"{SETTINGS}.new"
             draft.write_text(json.dumps(node._asdict()))
             draft.replace(folder / SETTINGS)
-        command = [sys.executable, "-m", "rota.live.agent", *self._options]
+        command = [sys.executable, "-P", "-m", "rota.live.agent", *self._options]
         command += ["--home", str(self._folder.path), "--node", node.name]
         command += ["--controller-pid", str(os.getpid())]
         command += ["--first-gpu", str(node.first_gpu), "--gpu-type", node.gpu_type]

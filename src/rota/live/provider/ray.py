@@ -90,7 +90,7 @@ class RayDriver:
         with others:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", DRIVER),
+                    *(sys.executable, "-P", "-m", DRIVER),
                     *(self.address or "", self.cluster, str(others.fileno())),
                 ],
                 stdin=subprocess.DEVNULL,
