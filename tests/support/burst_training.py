@@ -181,7 +181,35 @@ class Functional(nn.Module):
         return self.head(x.relu().mean((2, 3)))
 
 
-ODD = {"checkpointed": Checkpointed, "experts": Experts, "functional": Functional}
+class Normed(nn.Module):
+    """Normalises in every way that torch has, and by a function with a bias alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(3, 4, 3, bias=False) for _ in range(5))
+        self.norms = nn.ModuleList(
+            (
+                nn.BatchNorm2d(4),
+                nn.BatchNorm2d(4, affine=False),
+                nn.BatchNorm2d(4, track_running_stats=False),
+                nn.GroupNorm(2, 4),
+            )
+        )
+        self.bias = nn.Parameter(torch.randn(4))
+        self.head = nn.Linear(20, 5)
+
+    def forward(self, x):
+        found = [norm(conv(x)) for norm, conv in zip(self.norms, self.convs[:4], strict=True)]
+        found.append(F.batch_norm(self.convs[4](x), None, None, None, self.bias, training=True))
+        return self.head(torch.cat(found, 1).relu().mean((2, 3)))
+
+
+ODD = {
+    "checkpointed": Checkpointed,
+    "experts": Experts,
+    "functional": Functional,
+    "normed": Normed,
+}
 MODELS = {"vgg": Vgg, "resnet": Resnet, "inception": Inception, "transformer": Transformer}
 FROZEN = {
     "vgg": ("features.0",),

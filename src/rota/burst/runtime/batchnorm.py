@@ -126,9 +126,12 @@ class _Normalise(torch.autograd.Function):
     ) -> torch.Tensor:
         kind = torch.promote_types(values.dtype, torch.float32)
         ctx.rows = rows
+        ctx.bias = None if bias is None else bias.dtype
         ctx.save_for_backward(values, weight, mean.to(kind), (var + eps).rsqrt().to(kind))
+        # Torch takes one type for all four: that of the moments is the widest.
+        scale, shift = (None if each is None else each.to(kind) for each in (weight, bias))
         return F.batch_norm(
-            values, mean.to(kind), var.to(kind), weight, bias, training=False, eps=eps
+            values, mean.to(kind), var.to(kind), scale, shift, training=False, eps=eps
         )
 
     @staticmethod
@@ -150,10 +153,10 @@ class _Normalise(torch.autograd.Function):
             scale = inverse if weight is None else inverse * weight.to(mean.dtype)
             centred.mul_((inverse * mean_weight).view(shape)).add_(mean_bias.view(shape))
             of_values = wide.sub(centred).mul_(scale.view(shape)).to(values.dtype)
-        kept = (of_weight, of_bias)
+        kept = ((of_weight, weight.dtype if weight is not None else None), (of_bias, ctx.bias))
         ends = [
-            each.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1 + at] else None
-            for at, each in enumerate(kept)
+            each.to(dtype) if ctx.needs_input_grad[1 + at] else None
+            for at, (each, dtype) in enumerate(kept)
         ]
         return of_values, *ends, None, None, None, None
 

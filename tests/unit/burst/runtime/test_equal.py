@@ -33,6 +33,14 @@ def test_whatever_a_whole_model_does_it_trains_as_in_one_process(four, name):
     assert max(furthest(one(name, torch.float64, 6), courses)) < 1e-12
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_of_any_type_are_normalised_over_all_ranks(four, dtype):
+    courses = four.run(2, "support.burst_training", "on_ranks", "normed", dtype, 1, 0, True)
+    gradients, norms, _ = furthest(one("normed", dtype, 1), courses)
+    assert max(gradients, norms) < 16 * torch.finfo(dtype).eps
+    assert {value.dtype for _, _, end in courses for value in end.values()} <= {dtype, torch.int64}
+
+
 @pytest.mark.parametrize(
     ("case", "said"),
     [
