@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rota import flow
 from rota.errors import FlowError, FlowMemoryError, InputError, OperationError, WorkerLostError
@@ -89,7 +90,42 @@ def test_a_worker_that_ends_is_told_by_device_and_other_clients_go_on(client, ot
     assert of(pair, "plus_total", flow.Split(0))(x).result().tolist() == [4, 5]
 
 
+@pytest.mark.parametrize(
+    ("name", "found", "tried"),
+    [
+        ("longer_than_tried", r"float32\[4\]", r"float32\[3\]"),
+        ("wider_than_tried", r"float64\[3\]", r"float32\[3\]"),
+    ],
+)
+def test_a_result_that_differs_from_the_trial_is_refused_by_function_and_place(
+    client, name, found, tried
+):
+    one = client.slice(1)
+    scaled, wrong, x = of(one, "scaled"), of(one, name), one.put(torch.zeros(3))
+    y = client.program(lambda x: scaled(wrong(x)))(x)
+    for use in (y.result, wrong(x).to(client.slice(2)).result):
+        with pytest.raises(
+            OperationError, match=rf"result 0 of .*{name} is {found}, and was {tried}"
+        ):
+            use()
+    assert scaled(x).result().tolist() == [1, 1, 1]
+
+
 # -- at the call -----------------------------------------------------------------------------------
+
+
+def test_tensors_without_data_are_refused(client):
+    one = client.slice(1)
+    with FakeTensorMode():
+        fake = torch.zeros(2)
+    for tensor in (torch.zeros(2, device="meta"), fake):
+        with pytest.raises(InputError, match=r"put: a tensor \[2\] on the device meta, or a fake"):
+            one.put(tensor)
+    with pytest.raises(InputError, match="output 0 of to_meta is on the device meta"):
+        of(one, "to_meta")(one.put(torch.zeros(2)))
+    for size in (0, -1, (-1, -1), 1.5):
+        with pytest.raises(InputError, match="slice: its size is"):
+            client.slice(size)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,18 @@ def doubled_ranks(x: torch.Tensor) -> torch.Tensor:
     return x * 2 + flow.shard().rank
 
 
+def longer_than_tried(x: torch.Tensor) -> torch.Tensor:
+    return x if isinstance(x, FakeTensor) else torch.cat([x, x[:1]])
+
+
+def wider_than_tried(x: torch.Tensor) -> torch.Tensor:
+    return x if isinstance(x, FakeTensor) else x.double()
+
+
+def to_meta(x: torch.Tensor) -> torch.Tensor:
+    return x.to("meta")
+
+
 # -- with collectives ------------------------------------------------------------------------------
 
 

@@ -74,13 +74,15 @@ class Client:
         """Raises FlowError; InputError for a time limit that is not positive and finite."""
         if op_timeout_s is not None and not 0 < op_timeout_s < math.inf:
             raise InputError(f"op_timeout_s is {op_timeout_s!r}: give seconds above 0, or None")
+        wanted = _wanted(devices)
+        if memory_bytes is not None and (type(memory_bytes) is not int or memory_bytes < 1):
+            raise InputError(f"memory_bytes is {memory_bytes!r}; give bytes, 1 or more")
         self._on_close, self._op_timeout_s = on_close, op_timeout_s
         self._host = socket.socket(socket.AF_UNIX)
         self._host.settimeout(ANSWERS_S)
         try:
             with short(folder / SOCKET) as path:
                 self._host.connect(path)
-            wanted = devices if isinstance(devices, int) else list(devices)
             hello = wire.Hello(name, wanted, weight, memory_bytes, op_timeout_s, key)
             self._host.sendall(wire.encoded(hello))
             data, descriptors, _, _ = socket.recv_fds(self._host, wire.READ_BYTES, MOST_WORKERS)
@@ -140,7 +142,10 @@ class Client:
 
         Raises InputError if the client has not so many, WorkerLostError if too many are lost.
         """
-        number = size if isinstance(size, int) else _product(size)
+        sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+        if any(type(each) is not int or each < 1 for each in sizes):
+            raise InputError(f"slice: its size is {size!r}; give whole numbers, 1 or more")
+        number = _product(sizes)
         self._check_open()
         self._look(0)
         placed = [worker for worker, device in enumerate(self.devices) if device >= 0]
@@ -738,12 +743,18 @@ class Slice:
         Raises FlowMemoryError, InputError.
         """
         import torch
+        from torch._subclasses.fake_tensor import FakeTensor
 
         from rota.flow.parcels import pack, send
 
         if not isinstance(tensor, torch.Tensor):
             raise InputError(
                 f"put: a {type(tensor).__name__} is no tensor; write torch.tensor(...)"
+            )
+        if tensor.is_meta or isinstance(tensor, FakeTensor):
+            raise InputError(
+                f"put: a tensor {list(tensor.shape)} on the device meta, or a fake one, has no "
+                "data; put one that has, such as torch.zeros_like(x, device='cpu')"
             )
         layout = layout or Replicated()
         shape, client = tuple(tensor.shape), self.client
@@ -903,8 +914,8 @@ class Function:
         out: Layout | Sequence[Layout] | None = None,
         most_bytes: int | None = None,
     ) -> None:
-        if most_bytes is not None and most_bytes < 0:
-            raise InputError(f"most_bytes is {most_bytes}: give bytes, 0 or more")
+        if most_bytes is not None and (type(most_bytes) is not int or most_bytes < 0):
+            raise InputError(f"most_bytes is {most_bytes!r}: give bytes, 0 or more")
         self._most_bytes = most_bytes
         self._slice, self._named = where, called
         self._out: Layout | Sequence[Layout]
@@ -1074,6 +1085,20 @@ def _problem(answer: wire.Answer) -> Exception:
     return kinds.get(answer.kind, OperationError)(answer.error)
 
 
+def _wanted(devices: Sequence[int] | int) -> list[int] | int:
+    """The devices that a program names, or how many. Raises InputError."""
+    if type(devices) is int and devices >= 1:
+        return devices
+    named = list(devices) if isinstance(devices, Sequence) else []
+    if not named or any(type(each) is not int or each < 0 for each in named):
+        raise InputError(
+            f"devices: {devices!r}; write how many, 1 or more, or their numbers, such as [0, 1]"
+        )
+    if twice := [each for each in named if named.count(each) > 1]:
+        raise InputError(f"devices: {devices!r} names {twice[0]} twice; name each device once")
+    return named
+
+
 def _product(shape: Sequence[int]) -> int:
     found = 1
     for each in shape:
@@ -1082,7 +1107,9 @@ def _product(shape: Sequence[int]) -> int:
 
 
 def repeat(times: int, body: Callable[..., Any], *values: Any) -> Any:
-    """``body`` applied so many times, each time to what it gave before."""
+    """``body`` applied so many times, each time to what it gave before. Raises InputError."""
+    if type(times) is not int or times < 0:
+        raise InputError(f"repeat: times is {times!r}; give a whole number, 0 or more")
     for _ in range(times):
         given = body(*values)
         values = given if isinstance(given, tuple) else (given,)

@@ -254,6 +254,11 @@ def returned_tensors(name: str, returned: Any) -> tuple[tuple[torch.Tensor, ...]
                 f"output {index} of {name} has the layout {output.layout}: return a dense tensor, "
                 "such as x.to_dense()"
             )
+        if output.device.type == "meta":
+            raise InputError(
+                f"output {index} of {name} is on the device meta, and has no data: return a tensor "
+                "on the device of its inputs"
+            )
     return tuple(outputs), single
 
 
@@ -333,6 +338,20 @@ def seed_for(*numbers: int) -> int:
     """Returns a seed for a call that depends on all the numbers: program's seed, node, rank."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
+
+
+def check_results(name: str, tried: Sequence[Spec], results: Sequence[torch.Tensor]) -> None:
+    """Refuses results of a call that have other shapes or dtypes than in the function's trial.
+
+    Raises:
+        InputError: Names the function, the result, what the trial gave and what the call gave.
+    """
+    for index, (spec, result) in enumerate(zip(tried, results, strict=True)):
+        if tuple(result.shape) != spec.shape or result.dtype is not spec.torch_dtype:
+            raise InputError(
+                f"result {index} of {name} is {Spec.of(result)}, and was {spec} in its trial with "
+                "fake tensors: return the same shapes and types always, or give most_bytes=..."
+            )
 
 
 def check(name: str, expected: Sequence[Spec], given: Sequence[Spec]) -> None:

@@ -101,6 +101,8 @@ class LocalIsland:
         """Devices are cores, or GPUs with the kind ``cuda``. Raises FlowError, InputError."""
         if not isinstance(devices, int) or devices < 1:
             raise InputError(f"devices: {devices!r}; write how many the island has, 1 or more")
+        if type(memory_bytes) is not int or memory_bytes < 1:
+            raise InputError(f"memory_bytes is {memory_bytes!r}; give bytes, 1 or more")
         if kind not in KINDS:
             raise InputError(f"kind: {kind!r}; write one of {', '.join(KINDS)}")
         memory = Path("/dev/shm")  # noqa: S108  # a folder of its own is made there

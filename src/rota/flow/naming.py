@@ -200,7 +200,15 @@ class _Gathered:
         if statement is not None:
             self._imports.append(statement)
             return
-        constant = _constant(value)
+        try:
+            constant = _constant(value)
+            ast.parse(constant or "None", mode="eval")
+        except (_TooLongError, RecursionError, MemoryError, SyntaxError):
+            raise InputError(
+                f"{function} names {name!r}, a {type(value).__name__} that is too long or too deep "
+                f"for a constant, whose text has up to {_CONSTANT_BYTES:,} characters: make it a "
+                "tensor that the function takes, or put it into a module and import it"
+            ) from None
         if constant is None:
             raise InputError(
                 f"{function} names {name!r}, a {type(value).__name__} that no source can give to a "
@@ -353,30 +361,44 @@ def _top_level_texts(scope: dict[str, Any]) -> list[str]:
     ]
 
 
+class _TooLongError(Exception):
+    """The text of a constant is too long."""
+
+
 def _constant(value: Any) -> str | None:
-    """Returns an expression for a constant; None if it has none."""
+    """Returns an expression for a constant; None if it has none. Raises _TooLongError."""
+    text = _text_of_constant(value)
+    if text is not None and len(text) > _CONSTANT_BYTES:
+        raise _TooLongError
+    return text
+
+
+def _text_of_constant(value: Any) -> str | None:
     if isinstance(value, torch.dtype):
         return repr(value)
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if type(value) is float:
         return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
-    if type(value) in (int, bool, str, bytes, complex, type(None), type(...)):
-        text = repr(value)
-        return text if len(text) <= _CONSTANT_BYTES else None
+    if type(value) is complex:
+        return f"complex({_constant(value.real)}, {_constant(value.imag)})"
+    if type(value) is int and abs(value) >= 1 << 64:
+        return hex(value)  # Python limits decimal numbers to some thousands of digits
+    if type(value) in (str, bytes) and len(value) > _CONSTANT_BYTES:
+        raise _TooLongError
+    if type(value) in (int, bool, str, bytes, type(None), type(...)):
+        return repr(value)
     if type(value) is dict:
         pairs = [(_constant(key), _constant(item)) for key, item in value.items()]
         if any(None in pair for pair in pairs):
             return None
-        text = "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
-    elif type(value) in (tuple, list, set, frozenset):
+        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
+    if type(value) in (tuple, list, set, frozenset):
         items = [_constant(item) or "" for item in value]
         if "" in items:
             return None
-        text = f"{type(value).__name__}([{', '.join(items)}])"
-    else:
-        return None
-    return text if len(text) <= _CONSTANT_BYTES else None
+        return f"{type(value).__name__}([{', '.join(items)}])"
+    return None
 
 
 def _remedy(value: Any) -> str:

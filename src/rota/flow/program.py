@@ -194,7 +194,9 @@ class _Lowering:
         inputs = [self._registers[each] for each in node.inputs]
         outputs = [self._register(each) for each in node.outputs]
         when = [(self._registers[value], wanted) for value, wanted in node.when]
-        self._steps.append(wire.Compute(node.function, offset, inputs, outputs, when))
+        made = [self._trace.values[each] for each in node.outputs]
+        specs = [each.specs[each.workers.index(self._worker)] for each in made if each.known]
+        self._steps.append(wire.Compute(node.function, offset, inputs, outputs, when, specs))
 
     def _transfer(self, node: Transfer) -> None:
         source, target = (self._trace.values[each] for each in node)

@@ -29,7 +29,8 @@ PACKED_BYTES = 1 << 16  # a tensor that is not larger goes with the message
 class Compute(Struct, array_like=True, tag=0):
     """One gang operation, the ``offset``-th of its program; registers in, registers out.
 
-    It runs only if each of the predicates in the registers ``when`` is as wanted.
+    It runs only if each of the predicates in the registers ``when`` is as wanted. ``specs`` are
+    those that outputs had in the trial; empty where only their data tell.
     """
 
     function: int
@@ -37,6 +38,7 @@ class Compute(Struct, array_like=True, tag=0):
     inputs: list[int]
     outputs: list[int]
     when: list[tuple[int, bool]] = []
+    specs: list[Spec] = []
 
 
 class Region(Struct, array_like=True):

@@ -23,7 +23,7 @@ import torch
 from rota.errors import InputError
 from rota.flow import wire
 from rota.flow.accelerator import Accelerator, Launch
-from rota.flow.functions import Spec, call
+from rota.flow.functions import Spec, call, check_results
 from rota.flow.gangs import Gang
 from rota.flow.naming import found
 from rota.flow.outline import outline
@@ -426,7 +426,7 @@ class Worker:
         if poison is None:
             poison = next((each for each in inputs if isinstance(each, Poison)), None)
         if poison is None:
-            outputs = self._called(function, inputs, label, len(step.outputs))
+            outputs = self._called(function, inputs, label, step)
         else:
             if poison.kind != SKIPPED:  # the others of the gang are not to wait for this one
                 function.gang.leave()
@@ -527,14 +527,17 @@ class Worker:
             self._bells.ring(HOST)
 
     def _called(
-        self, function: Function, inputs: Sequence[Any], label: str, outputs: int
+        self, function: Function, inputs: Sequence[Any], label: str, step: wire.Compute
     ) -> Sequence[Any]:
+        outputs = len(step.outputs)
         try:
             if function.call is None:
                 raise InputError(function.error)
             values, _ = call(function.call, inputs, function.gang.shard())
             if len(values) != outputs:
                 raise InputError(f"{label} gave {len(values)} tensors, not {outputs}")
+            if step.specs:
+                check_results(label, step.specs, values)
             if (most_bytes := function.most_bytes) is not None:
                 made_bytes = max(each.nbytes for each in values)
                 if made_bytes > most_bytes:

@@ -15,9 +15,11 @@ from rota.flow.functions import (
     Watch,
     call,
     check,
+    check_results,
     drop_group,
     group_from,
     on,
+    returned_tensors,
     seed_for,
     shard,
 )
@@ -43,6 +45,25 @@ def test_a_spec_of_a_wrong_shape_is_refused(shape):
 def test_a_spec_of_a_wrong_dtype_is_refused(dtype):
     with pytest.raises(InputError, match=r"dtype .* must be the name of a torch dtype"):
         Spec((2,), dtype)
+
+
+def test_a_result_of_another_shape_or_type_than_in_the_trial_is_refused_by_name():
+    tried = [Spec((2,)), Spec((2, 3), "int64")]
+    given = [torch.zeros(2), torch.zeros(2, 3, dtype=torch.int64)]
+    check_results("plan: f", tried, given)
+    for at, wrong, found in (
+        (0, torch.zeros(3), r"float32\[3\], and was float32\[2\]"),
+        (0, torch.zeros(2, dtype=torch.float64), r"float64\[2\], and was float32\[2\]"),
+        (1, torch.zeros(6, dtype=torch.int64), r"int64\[6\], and was int64\[2, 3\]"),
+    ):
+        results = [wrong if index == at else each for index, each in enumerate(given)]
+        with pytest.raises(InputError, match=rf"result {at} of plan: f is {found} in its trial"):
+            check_results("plan: f", tried, results)
+
+
+def test_a_tensor_without_data_is_no_result():
+    with pytest.raises(InputError, match="output 0 of f is on the device meta, and has no data"):
+        returned_tensors("f", torch.zeros(2, device="meta"))
 
 
 def test_the_shard_is_known_inside_a_function_only():

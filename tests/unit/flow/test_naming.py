@@ -1,5 +1,6 @@
 """Names of functions: a worker finds what the client named, and only that."""
 
+import cmath
 import importlib
 import json
 import linecache
@@ -211,6 +212,46 @@ def test_constants_have_the_value_of_the_moment(module):
     assert (before(1), carried(written.f)(1)) == (2, 3)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [10**10_000, -(10**10_000), complex("nan"), complex("-inf-1j")],
+    ids=["large", "small", "nan", "inf"],
+)
+def test_numbers_of_any_size_are_carried(module, value):
+    written = module("STEP = 1\ndef f(x):\n    return STEP\n")
+    written.STEP = value
+    back = carried(written.f)(0)
+    assert back == value or (cmath.isnan(back) and cmath.isnan(value))
+
+
+def in_lists(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 70_000,
+        b"x" * 70_000,
+        1 << 300_000,
+        [0.5] * 40_000,
+        {"a": "x" * 70_000},
+        in_lists(150),
+        in_lists(5_000),
+    ],
+    ids=["str", "bytes", "int", "list", "dict", "deep", "deeper"],
+)
+def test_a_constant_that_is_too_long_is_refused_by_name(module, value):
+    written = module("TABLE = 1\ndef f(x):\n    return TABLE\n")
+    written.TABLE = value
+    kind = type(value).__name__
+    with pytest.raises(InputError, match=f"f names 'TABLE', a {kind} that is too long or too deep"):
+        by_source(written.f)
+
+
 def test_functions_that_name_each_other_are_carried(module):
     written = module(
         """
@@ -266,7 +307,7 @@ def test_submodules_named_as_attributes_are_imported(module, tmp_path):
         ("def f(x): return MODEL(x)", "f names 'MODEL', a Linear .*functional_call"),
         ("def f(x): return Local()", "f names 'Local', a type .*: put it into a module"),
         ("def f(x): return LOG.write(x)", "f names 'LOG', a TextIOWrapper .*: make it inside"),
-        ("def f(x): return x + LONG", "f names 'LONG', a str that no source can give"),
+        ("def f(x): return x + LONG", "f names 'LONG', a str that is too long"),
         ("def f(x): return [t for t in HELD]", "f names 'HELD', a list that no source can give"),
         ("def f(x): return BY[x]", "f names 'BY', a dict that no source can give"),
         ("def f(x): return later(x)", "f names 'later', which its module does not define"),
