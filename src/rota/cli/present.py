@@ -427,11 +427,15 @@ def _fillers_text(fillers: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def node_cores_text(node: Mapping[str, Any]) -> str:
-    """``1.5/2 by cgroup v2``: the CPU cores given to jobs, all that they may use, and the means."""
+    """``1.5/2 by cgroup v2``: the CPU cores given to jobs, all that they may use, and the means.
+
+    By affinity jobs have whole cores.
+    """
     if node.get("cores") is None:
         return "-"
     held_by = node["cores_held_by"] or "not held"
     by = held_by if held_by == "not held" else f"by {held_by}"
+    by += ", whole cores" if held_by == "affinity" else ""
     return f"{node['cores_given']:g}/{node['cores']:g} {by}"
 
 

@@ -13,7 +13,8 @@ class Node(NamedTuple):
     fastest links. ``gpu_type`` and ``rack`` are empty if unknown; ``memory_gb`` is that of each
     GPU, 0 if unknown. ``millicores`` are the CPU cores that its jobs may use, in thousandths, and
     ``host_memory_gb`` is the memory of the machine that they may use; 0 if unknown. Processes on
-    other nodes find those of this one at the address ``reach``, "" if they can't.
+    other nodes find those of this one at the address ``reach``, "" if they can't. With
+    ``whole_cores`` a job there has whole CPU cores: it can't be held to parts of one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Node(NamedTuple):
     millicores: int = 0
     host_memory_gb: float = 0.0
     reach: str = ""
+    whole_cores: bool = False
 
     @property
     def is_live(self) -> bool:

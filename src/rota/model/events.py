@@ -40,6 +40,7 @@ class NodeJoined(NamedTuple):
     reach: str = ""
     machine: str = ""
     boot_id: str = ""
+    whole_cores: bool = False
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:
@@ -58,11 +59,15 @@ class NodeLost(NamedTuple):
 
 
 class NodeCpusChanged(NamedTuple):
-    """Jobs may use more or fewer CPU cores of the node from now on, in thousandths."""
+    """Jobs may use so many CPU cores of the node from now on, in thousandths.
+
+    For ``whole_cores`` see :class:`rota.model.cluster.Node`.
+    """
 
     at_s: float
     name: str
     millicores: int
+    whole_cores: bool = False
 
 
 class NodeDeadlineChanged(NamedTuple):

@@ -561,7 +561,7 @@ class TestLooking:
         cells = nodes_text([node]).splitlines()[-1].split()
         assert cells[3:] == ["3", "1", "-", "up", "0:1+2", "2:3"]
         node |= {"cores": 4.0, "cores_given": 1.5, "cores_held_by": "affinity"}
-        assert "1.5/4 by affinity" in nodes_text([node])
+        assert "1.5/4 by affinity, whole cores" in nodes_text([node])
         assert "1.5/4 not held" in nodes_text([node | {"cores_held_by": "not held"}])
         assert "ENGINE" not in nodes_text([node])
         assert "up, leaves at " in nodes_text([node | {"leaves_s": 1e9}])

@@ -121,6 +121,7 @@ STRATEGIES = {
     "paused_s": seconds,
     "by_itself": st.booleans(),
     "of_a_gpu": st.booleans(),
+    "whole_cores": st.booleans(),
     "given_back": st.booleans(),
     "got_on": st.booleans(),
     "drains": st.booleans(),

@@ -297,6 +297,7 @@ def spread(
 ) -> dict[str, list[int]]:
     """Whole cores for each share, at least one: those with least on them, on one memory node.
 
+    A share lies on several nodes only where it would have a core with another one otherwise.
     ``shares`` are thousandths of a core. Where it makes no difference a share keeps the cores that
     it had ``before``.
     """
@@ -312,6 +313,9 @@ def spread(
             for node in nodes
         ]
         best = min(picks, key=lambda pick: (sum(load[core] for core in pick), not own & set(pick)))
+        free = [core for core in cores if not load[core]]
+        if any(load[core] for core in best) and len(free) >= count:
+            best = sorted(free, key=lambda core: (core not in own, core))[:count]
         for core in best:
             load[core] += share // count
         chosen[name] = sorted(best)

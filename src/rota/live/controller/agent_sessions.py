@@ -67,6 +67,7 @@ from rota.model.events import (
 from rota.model.job import JobState
 from rota.store.members import Members
 
+AFFINITY = "affinity"  # holds jobs to whole CPU cores
 NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
 IF_COPIED = (
     f"If its folder is a copy of that machine's, remove {MEMBERSHIP} in it, and join with a new "
@@ -321,9 +322,10 @@ class AgentSessions:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))
             place = address, hello.get("build", ""), reach
-            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place, *machine))
-        elif hello.get("millicores", had := state.nodes[known].millicores) != had:
-            self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
+            joined = NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place, *machine)
+            self._journal.note(joined._replace(whole_cores=hello.get("held_by") == AFFINITY))
+        elif "millicores" in hello:
+            self._note_cpus(node, hello, now_s)
         if state.node_index[node] in state.unreachable:
             self._journal.note(NodeReachable(now_s, node))
         self._record.heard_s[node] = now_s
@@ -469,14 +471,22 @@ class AgentSessions:
 
     def _note_cores(self, node: str, message: Message, now_s: float) -> None:
         """Write down that a node has other cores, or tell how jobs are held to theirs now."""
-        before, index = self._record.held_by.get(node), self._state.node_index[node]
+        before = self._record.held_by.get(node)
         self._record.held_by[node] = message["held_by"]
         if message["held_by"] != before:
             text = "node %s: jobs are held to their CPU cores by %s now: %s"
             notice.warning(text, node, message["held_by"], message.get("why", ""))
-        if message["millicores"] != self._state.nodes[index].millicores:
-            self._journal.note(NodeCpusChanged(now_s, node, message["millicores"]))
+        if self._note_cpus(node, message, now_s):
             self._turn()
+
+    def _note_cpus(self, node: str, message: Message, now_s: float) -> bool:
+        """Write down that a node has other cores, or holds jobs to them otherwise; True if so."""
+        known = self._state.nodes[self._state.node_index[node]]
+        has = (message["millicores"], message.get("held_by") == AFFINITY)
+        if has == (known.millicores, known.whole_cores):
+            return False
+        self._journal.note(NodeCpusChanged(now_s, node, *has))
+        return True
 
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """Write down that an attempt has ended or is lost, and tell its agents."""

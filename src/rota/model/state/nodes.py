@@ -24,7 +24,7 @@ from rota.model.state.lifecycle import lose_attempt
 def node_joined(ledger: Ledger, e: NodeJoined) -> None:
     full = (1 << e.num_gpus) - 1
     index = ledger.node_index.get(e.name)
-    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:10], e.reach)
+    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:10], e.reach, e.whole_cores)
     if index is None:
         index = len(ledger.nodes)
         ledger.node_index[e.name] = index
@@ -83,7 +83,7 @@ def _call_parking_off(ledger: Ledger, row: int, e: NodeLost) -> None:
 def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:
     index = _known(ledger, e.name, "given CPU cores")
     for nodes in (ledger.nodes, ledger.offered):
-        nodes[index] = nodes[index]._replace(millicores=e.millicores)
+        nodes[index] = nodes[index]._replace(millicores=e.millicores, whole_cores=e.whole_cores)
     ledger.decision_needed = ledger.policy_needed = True
 
 

@@ -17,7 +17,7 @@ from rota.model.measured.reports import CoreTime
 from rota.model.plan import CpuPlan, Plan
 from rota.model.probe import Probe
 from rota.model.view import View
-from rota.policy.cpus.apportion import CoreClaim, apportion, bears, fewest, quantum_of, worth
+from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, bears, fewest, quantum_of, worth
 from rota.policy.cpus.demand import Points, curve, gpu_type_of, points_of, speeds
 from rota.policy.cpus.stage import CpuStage, Residents, cores_to_share
 from rota.policy.cpus.trials import (
@@ -173,7 +173,8 @@ class _Assignment:
         self.cores |= cores_to_share(self.view, nodes)
         for node in nodes:
             all = self.view.nodes[node]
-            self.quanta[node] = quantum_of(all.millicores / all.num_gpus)
+            each_gpu = all.millicores / all.num_gpus
+            self.quanta[node] = CORE if all.whole_cores else quantum_of(each_gpu)
 
     def _occupants(self, node: int) -> list[int] | None:
         """Cores of the node; of each of its jobs the row, the mask of GPUs here, and all GPUs."""
@@ -301,6 +302,9 @@ class _Assignment:
     def _member(self, row: int, phase: str) -> Member:
         view, place = self.view, self.residents.place[row]
         told, gpu_type = view.core_times(row, place, phase), gpu_type_of(view, place)
+        if any(view.nodes[node].whole_cores for node in place.nodes()):
+            # A part of a core was a whole one there, shared with others.
+            told = tuple(each for each in told if each.millicores % CORE == 0)
         if row in self.stage.members:
             before, member = self.stage.members[row]
             same = (member.place, member.phase, member.gpu_type) == (place, phase, gpu_type)

@@ -338,11 +338,10 @@ def test_everybody_has_cores_and_none_is_shared_while_another_is_free(shares, co
         assert len(set(chosen[name])) == min(count, whole_cores(share))
         assert set(chosen[name]) <= set(cores)
     assert spread(shares, cores, numa, chosen) == chosen, "nothing changes by itself"
-    alone = spread(shares, cores)
     if sum(map(whole_cores, shares.values())) <= count:
-        assert len({core for own in alone.values() for core in own}) == sum(
-            map(len, alone.values())
-        )
+        for spread_out in (chosen, spread(shares, cores)):
+            taken = [core for own in spread_out.values() for core in own]
+            assert len(set(taken)) == len(taken)
 
 
 def test_a_job_keeps_its_cores_and_lies_on_one_memory_node():

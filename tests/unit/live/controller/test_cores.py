@@ -54,6 +54,27 @@ def test_a_node_has_the_cores_and_the_memory_that_its_agent_tells(tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_node_that_holds_jobs_by_affinity_has_whole_cores(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            for means in ("affinity", "cgroup v2", "not held", "affinity"):
+                agent = Agent(controller)
+                hello(agent, millicores=4000, held_by=means)
+                await agent.hears("welcome")
+                [node] = controller.state.nodes
+                assert (node.millicores, node.whole_cores) == (4000, means == "affinity")
+                await agent.leave()
+            agent = Agent(controller)
+            hello(agent, millicores=4000, held_by="cgroup v2")
+            await agent.hears("welcome")
+            agent.says(type="cores", millicores=4000, held_by="affinity", why="a fault")
+            async with asyncio.timeout(10):
+                while not controller.state.nodes[0].whole_cores:
+                    await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
 def test_cores_come_with_a_launch_and_change_by_a_command_of_their_own(tmp_path):
     async def scenario():
         policy = Gives()

@@ -226,6 +226,24 @@ def test_the_fewer_cores_a_node_has_for_a_gpu_the_finer_they_are_dealt_out(cores
     assert held == {0: 1000 * cores - 3 * quantum} | dict.fromkeys((1, 2, 3), quantum)
 
 
+@pytest.mark.parametrize("cores", [8, 7, 4])
+def test_where_parts_of_a_core_can_not_be_held_whole_ones_are_dealt_out(cores):
+    cluster = Cluster(CpuDemand({"": 0.0}, 50.0), *[FLAT] * 3, nodes=((4, cores),), floor="none")
+    cluster.state.apply(NodeCpusChanged(0.0, "n0", 1000 * cores, whole_cores=True))
+    assert cluster.decide(*gpus(4)) == {0: 1000 * (cores - 3)} | dict.fromkeys((1, 2, 3), 1000)
+
+
+def test_nothing_is_learned_from_parts_of_a_core_that_were_not_held():
+    cluster = Cluster(*[HUNGRY] * 4, nodes=((4, 1),))
+    for row in range(4):
+        cluster.knows(row, FLAT, counts=(0.125, 0.25, 0.5))
+    cluster.state.apply(NodeCpusChanged(0.0, "n0", 1000, whole_cores=True))
+    assert cluster.decide(*gpus(4)) == dict.fromkeys(range(4), 250)
+    assert all("not known yet" in why for why in cluster.state.notes.why_cpus.values())
+    cluster.wakes_until(600.0)
+    assert not any(cluster.state.stage_marks["cpus"][str(row)]["trial"] for row in range(4))
+
+
 def test_cores_that_go_away_are_apportioned_at_once_and_nobody_has_none():
     cluster = Cluster(HUNGRY, None, nodes=((2, 8),))
     cluster.decide(*gpus(2))
