@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.live.agent.processes import descendants, started_at
+from rota.live.agent.processes import children_below, descendants, started_at
 
 LINGER_S = 0.5  # for others to end by themselves once the program has: to print the last of a pipe
 SHELLS = {"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"}
@@ -42,10 +42,7 @@ class Tree:
     """The processes below a shim at one moment."""
 
     def __init__(self, shim: int) -> None:
-        pids = descendants(shim)
-        self._children: dict[int, list[int]] = {pid: [] for pid in pids}
-        for pid in pids[1:]:
-            self._children.get(_parent(pid), []).append(pid)
+        self._children = children_below(shim)
         self.roots = self._children.get(shim, [])
 
     def programs(self, pid: int) -> tuple[list[int], set[int]]:
@@ -98,7 +95,7 @@ class Asking:
             self._ask_for(tree, root)
 
     def look(self, now_s: float) -> None:
-        """Ask the next ones if all that were asked have ended, and left others a moment to."""
+        """Ask the next processes once all that were asked have ended for LINGER_S."""
         if any(started_at(known.pid) == known.began_s for known in self._asked):
             self._over_s = None
         elif self._over_s is None:
@@ -127,15 +124,6 @@ class Asking:
         self._asked.add(known)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
-
-
-def _parent(pid: int) -> int:
-    """The parent of a process; 0 if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    return int(stat.rpartition(b")")[2].split()[1])
 
 
 def _is_shell(pid: int) -> bool:

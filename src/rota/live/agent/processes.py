@@ -35,6 +35,16 @@ def descendants(pid: int) -> list[int]:
     return found if os.path.exists(f"/proc/{pid}") else []
 
 
+def children_below(pid: int) -> dict[int, list[int]]:
+    """``pid`` and everything below it, parents before children, each with its children."""
+    found: dict[int, list[int]] = {each: [] for each in descendants(pid)}
+    for each in list(found)[1:]:
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path(f"/proc/{each}/stat").read_bytes()
+            found.get(int(stat.rpartition(b")")[2].split()[1]), []).append(each)
+    return found
+
+
 def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]:
     """Send a signal to all descendants of a process, including those that are being forked.
 
@@ -123,7 +133,7 @@ def tag_of(secret: str | None, name: str) -> int | None:
 
 
 def worn_by(pid: int) -> int | None:
-    """The tag that a process wears, a shim that of its rank; None if it is gone, or another's."""
+    """The tag of a process, of a shim that of its rank; None if it is gone or another user's."""
     number = worn.number_on(pid)
     return number & ~worn.GUARD if number is not None and number >= worn.WORN else number
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.live.agent.processes import descendants
+from rota.live.agent.processes import children_below, descendants
 
 PATIENCE_S = 10.0  # with a child that works on and has written nothing yet
 BRIEF_S = 0.5  # the same, if its parent was not waiting
@@ -25,7 +25,7 @@ SLEEPS, WAITS_FOR_CHILD = ("nanosleep",), ("do_wait",)  # in the kernel's names 
 
 
 class Sample(NamedTuple):
-    """One look at a process: CPU time of its threads, calls that wrote, and if it works."""
+    """One look at a process: CPU time of its threads, number of writes, True if it works."""
 
     at_s: float
     cpu_s: float
@@ -46,7 +46,7 @@ class Waking:
 
     def step(self, now_s: float) -> bool:
         """Let those go on whose children have settled; True once none is stopped any more."""
-        children = _children(self._shim)
+        children = children_below(self._shim)
         left = [pid for pid in children if pid != self._shim and _has_stopped(pid)]
         for pid in reversed(left):  # children come after their parents
             if pid in self._woken or all(self._has_settled(c, pid, now_s) for c in children[pid]):
@@ -78,16 +78,6 @@ class Waking:
 def waiting_below(shim: int) -> frozenset[int]:
     """The processes below a shim that wait for something but the end of a child."""
     return frozenset(pid for pid in descendants(shim)[1:] if _waits(pid))
-
-
-def _children(shim: int) -> dict[int, list[int]]:
-    """A shim and all below it, parents before children, each with its children."""
-    found: dict[int, list[int]] = {pid: [] for pid in descendants(shim)}
-    for pid in list(found)[1:]:
-        with contextlib.suppress(OSError, IndexError):
-            parent = int(_stat(pid)[1])
-            found.get(parent, []).append(pid)
-    return found
 
 
 def _waits(pid: int) -> bool:
