@@ -80,11 +80,11 @@ class TransitionError(RotaError):
 
 
 class PlanError(RotaError):
-    """A plan breaks the policy contract; ``rows`` are the jobs whose part of it does, if known."""
+    """A plan breaks the policy contract."""
 
     def __init__(self, message: str, rows: Iterable[int] = ()) -> None:
         super().__init__(message)
-        self.rows = tuple(rows)
+        self.rows = tuple(rows)  # the jobs whose part of the plan breaks it, if known
 
 
 class PolicyError(RotaError):
@@ -116,11 +116,11 @@ class AgentAwayError(AgentError):
 
 
 class NeverStartsError(AgentError):
-    """No try to start a job can succeed; ``obstacle`` is one of :mod:`rota.model.obstacle`."""
+    """No try to start a job can succeed."""
 
     def __init__(self, message: str, obstacle: str = "") -> None:
         super().__init__(message)
-        self.obstacle = obstacle
+        self.obstacle = obstacle  # one of rota.model.obstacle
 
 
 class ArenaError(RotaError):

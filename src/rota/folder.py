@@ -128,11 +128,11 @@ class Folder:
         return self.attempt(node, job_id, attempt) / f"rank{rank}.log"
 
     def socket(self, node: str) -> Path:
-        """The socket of a node's agent; its path may be longer than an address has room for."""
+        """The socket of a node's agent; its path may be longer than a socket's address can hold."""
         return self.node(node) / "agent.sock"
 
     def outside_socket(self, name: str) -> Path:
-        """A path for another one, in a folder outside of the state folder for this user alone.
+        """A path for a second socket, outside of the state folder, where only this user can enter.
 
         Raises InputError if that folder can't be, because somebody else owns it, for example.
         """

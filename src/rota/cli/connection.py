@@ -28,7 +28,7 @@ def connected() -> "Iterator[Client]":
 
 
 def echo_warnings(told: Mapping[str, Any]) -> None:
-    """Print the warnings of an answer on stderr; controllers of before give some answers none."""
+    """Print the warnings of an answer on stderr. Answers of older controllers may have none."""
     for warning in told.get("warnings", ()):
         click.echo(f"warning: {printable(warning)}", err=True)
 

@@ -29,8 +29,8 @@ class FailedStarts:
         if not isinstance(event, Logged) or event.job_id is None:
             return False
         data: dict[str, Any] = event.data
-        of = data["sweep"] or {} if event.kind == "JobSubmitted" else {}
-        if of.get("name", "") == self._sweep:
+        sweep = data["sweep"] or {} if event.kind == "JobSubmitted" else {}
+        if sweep.get("name", "") == self._sweep:
             self._job_ids.add(event.job_id)
         if event.job_id not in self._job_ids:
             return False
@@ -48,7 +48,7 @@ class FailedStarts:
 
 @contextmanager
 def told_meanwhile(client: "Client", after: str | None, starts: FailedStarts) -> Iterator[None]:
-    """Hear of failed starts in a thread, from the cursor ``after`` on; without a stream of none."""
+    """Print failed starts from a thread meanwhile, those after the cursor ``after`` if given."""
     from rota.client.changes import Changes
 
     with Changes(client.events(after, busy=True), starts):

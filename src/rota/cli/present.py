@@ -453,7 +453,7 @@ def awaited_lines(awaited: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def disconnected_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Under that table, why connections of nodes have ended that are away or were a moment ago."""
+    """Lines for nodes that are away, or were a moment ago: when and why their connections ended."""
     return [
         printable(
             f"node {node['name']}: its connection ended at {clock(node['disconnected_s'])}: "

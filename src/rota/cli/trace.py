@@ -159,7 +159,7 @@ def window(
 
 
 def _without_others(jobs: Trace) -> Trace:
-    """The jobs without their dependencies on jobs outside of the trace, which is said."""
+    """The jobs without dependencies on jobs outside of the trace; prints how many were dropped."""
     ids = {spec.job_id for spec in jobs}
     found, dropped = [], 0
     for spec in jobs:

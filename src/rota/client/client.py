@@ -241,12 +241,12 @@ class Client:
             return job
         job_id = job["id"]  # @last means the same job to the end
 
-        def is_one(event: Told) -> bool:
+        def is_of_job(event: Told) -> bool:
             if told is not None and isinstance(event, Logged) and event.job_id == job_id:
                 told(event)
             return concerns(job_id, event)
 
-        with Changes(self.events(after, busy=True), is_one) as changes:
+        with Changes(self.events(after, busy=True), is_of_job) as changes:
             while changes.wait(_left_s(until_s)):
                 job = self._job(job_id)
                 if JobState[job["state"]].is_final:
@@ -293,7 +293,7 @@ class Client:
         return Events(self._connection, after, patience_s, busy=busy)
 
     def notice(self, tell: Callable[[str], object]) -> None:
-        """Have ``tell`` called with a sentence once a stream finds no place; only once."""
+        """Have ``tell`` called with a sentence the first time that a stream finds no place."""
         self._connection.notice = tell
 
     # -- logs ----------------------------------------------------------------------------------
@@ -515,9 +515,8 @@ class Client:
                 if told["state"] == "ENDED":
                     return
                 time.sleep(min(POLL_S, _left_s(until_s)))  # its trials have many events
-        told = self._sweep(
-            name, FOLLOW_PATIENCE_S, brief=True
-        )  # it may have been stopped meanwhile
+        # This process may have been stopped meanwhile.
+        told = self._sweep(name, FOLLOW_PATIENCE_S, brief=True)
         yield told
         if told["state"] == "ENDED":
             return

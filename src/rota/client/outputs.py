@@ -204,7 +204,7 @@ class _Lines:
 
 
 def split_lines(begun: str, text: str) -> tuple[list[str], str]:
-    """The lines that a text ends, the first of which had ``begun`` before, and the last one's part.
+    """The lines that end in ``text``, which goes on after ``begun``, and the line begun last.
 
     Of a line without end, each MOST_LINE_CHARS are a line.
     """

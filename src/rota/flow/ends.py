@@ -41,7 +41,7 @@ class Ends:
         An operation counts once all workers of its gang have begun it, or are gone: those that wait
         for their turn may be late because of another client. Where some are stopped by then, it has
         its time anew. Time for which this process stood still counts for no operation: the workers
-        may have done so as well.
+        may have stood still as well.
         """
         page, now_s = self._floor.page, self._presence.at(time.monotonic())
         for member in self._floor.members.values():

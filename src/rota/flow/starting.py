@@ -118,7 +118,7 @@ def _take_seat(seat: Taken, worker: int) -> None:
 
 
 def _output_of_program(log: Path) -> int:
-    """The pipe that the job's program prints to, whose shim appends to the log; else the log."""
+    """The pipe that the job's program prints to; the log itself once the program has ended."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
     try:
         shim = json.loads(log.with_suffix(".pid").read_bytes())["shim"]

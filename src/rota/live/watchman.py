@@ -6,7 +6,7 @@ the job may begin anew elsewhere. The watchman is a process of its own: it sleep
 over, kills what has outlived its shim then, and wakes the shims, should they be stopped or should
 the machine have slept. It goes once the agent is gone and no process of a job is left.
 
-What belongs to the node's jobs it knows by the number that they wear
+It knows the processes of the node's jobs by the number that they wear
 (:mod:`rota.live.wire.worn`), by their control groups, and by the environment that they were
 executed with.
 """
@@ -27,7 +27,7 @@ from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
 from rota.live.wire.title import title
 
-EARLY_S = 0.25  # before the end of the lease: by that it is done
+EARLY_S = 0.25  # before the end of the lease it begins, to be done by then
 LOOK_S = 1.0  # while the lease is over
 LOOK_AGAIN_S = 0.05  # at what was killed
 LONGEST_S = 3600.0
@@ -122,7 +122,7 @@ class Watchman:
     # -- what it does --------------------------------------------------------------------------
 
     def _end_orphans(self) -> bool:
-        """Kill who has outlived its shim, and what these start meanwhile. True if any has."""
+        """Kill all processes that have outlived their shim. True if there were any."""
         ended = set[int]()
         while new := self._orphans() - ended:
             for pid in new:

@@ -1,4 +1,4 @@
-"""How a live cluster goes on where its policy fails: by which way a decision was taken."""
+"""The ways in which a live cluster takes decisions while its policy fails."""
 
 from typing import NamedTuple
 

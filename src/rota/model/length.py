@@ -13,7 +13,7 @@ def length_text(seconds: float) -> str:
 
 
 def end_text(spec: JobSpec, outcome: JobState, message: str) -> str:
-    """The message of a job's end, which begins with the time limit that ended it, if one did."""
+    """The message of a job's end; it begins with the time limit if that ended the job."""
     if outcome != JobState.TIMEOUT or spec.time_limit_s is None:
         return message
     over = f"its time limit of {length_text(spec.time_limit_s)} was over"

@@ -1,10 +1,10 @@
-"""Obstacles that no further try to start a job gets over."""
+"""Obstacles that another try to start a job can't overcome."""
 
 from enum import StrEnum
 
 
 class Obstacle(StrEnum):
-    """What keeps a job from starting for good: the fault of what was submitted, not of a node.
+    """A reason why a job can never start: a fault of what was submitted, not of a node.
 
     Agents tell the value. A later version may have others; each of them ends the job.
     """

@@ -1,6 +1,6 @@
-"""The time for which a process was there to hear others: nobody's silence counts but during it."""
+"""Time during which a process could hear others: their silence counts in that time alone."""
 
-LATE = 2.0  # a look that comes after so many times its pace was kept from coming
+LATE = 2.0  # a look after more than so many times its pace is late: the process stood still
 
 
 class Presence:

@@ -1,4 +1,4 @@
-"""What may be in a snapshot: held against it where one is made, and where one is unpacked."""
+"""Checks the members of a snapshot, where one is made and where one is unpacked."""
 
 import os
 import tarfile

@@ -5,8 +5,8 @@ The shim does so by itself: its agent may hang, or be gone.
     python -m rota.train.fence LEASE NUMBER PROGRAM [ARGUMENT]...
 
 runs a program that serves others, and is never stopped itself, with what it starts behind a fence.
-It ends with this process, which ends as the program does, and kills what that has left behind. By
-the NUMBER that it wears a watchman knows it as a guard: see :mod:`rota.live.wire.worn`.
+It ends with this process, which ends as the program does, and kills what the program has left
+behind. By its NUMBER a watchman knows this process as a guard: see :mod:`rota.live.wire.worn`.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ address, and both sides prove that they know the gang's secret before either rea
     place   {"proof": HMAC(secret, "place" N M)}
     rank    {"do": "get", "key": K} ...      one answer to each
 
-The secret itself is never sent. No answer waits for anything: who waits for a key asks again.
+The secret itself is never sent. No answer waits: a rank that waits for a key asks again.
 """
 
 from __future__ import annotations

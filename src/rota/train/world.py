@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
 FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, none has a reason to be late; likewise
 LOOPBACK = "127.0.0.1"
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # where connections of a group are taken
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # where a group takes connections
 LOOK_EVERY_S = 0.002  # checks for the agent's messages while waiting for others
 
 

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def limit_open_files(wanted: int) -> None:
-    """Have this process, and jobs, open so many files, or as many as there may be here."""
+    """Let this process, and jobs, open ``wanted`` files, or as many as the hard limit allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -290,9 +290,9 @@ class Agent:
         await self._shut_down(grace_s=STOP_GRACE_S)
 
     async def _watch_outside(self) -> None:
-        """Make anew what is removed of the places outside of the state folder, and of the sockets.
+        """Make sockets, and folders outside of the state folder, anew once they are removed.
 
-        A folder for sockets may be cleaned of what is old, one in host memory be emptied when its
+        A cleaner of temporary files may remove old sockets; host memory may be emptied when its
         user logs out. Attempts whose state was there are lost.
         """
         while True:
@@ -827,7 +827,7 @@ class Agent:
         self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
 
     async def _inherit(self, attempt: Attempt, former: str) -> None:
-        """Copy a former job's checkpoints, for as long as the attempt is to start."""
+        """Copy a former job's checkpoints; give up once the attempt is told to end."""
         called_off = threading.Event()
 
         def goes_on() -> bool:
@@ -919,7 +919,7 @@ class Agent:
     async def _shut_down(self, *, ends: bool = True, grace_s: float | None = None) -> None:
         """End every process of every job here, then if it ``ends`` this agent.
 
-        Each job has its own grace, unless ``grace_s`` is that of all.
+        Each job has its own grace, unless ``grace_s`` is given.
         """
         self._moves.call_all_off()
         for attempt in list(self.attempts.values()):  # one that has just come here leaves

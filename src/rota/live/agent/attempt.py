@@ -120,7 +120,7 @@ class Attempt(Account):
             self.elastic.look()
 
     def _find_launch(self) -> None:
-        """Find when all its processes had begun, also if an agent before could not tell it."""
+        """Note when the last process of the launch began, unless a command was answered since."""
         record = self.record
         began = [rank.claimed_at_s for rank in self.ranks if not rank.is_far]
         if record.answer is None and record.command_id is not None and began and all(began):
@@ -234,7 +234,7 @@ class Attempt(Account):
     def stop(self, grace_s: float | None = None) -> None:
         """Ask the program of every rank to end, and kill what is left after the job's grace.
 
-        ``grace_s`` is another one.
+        ``grace_s`` takes the place of that grace.
         """
         if grace_s is not None:
             self.grace_s = grace_s

@@ -65,7 +65,7 @@ class Account:
         self.ranks = [self.new_rank(slot) for slot in range(record.slots)]
         self.resume_id: int | None = None  # the command that last asked it to go on
         self.stopping = False
-        self.farewell: Message = {}  # how its processes ended that were asked to for a suspension
+        self.farewell: Message = {}  # how its processes ended, if a suspension ended them
         self.grace_s = 0.0  # that its processes have when it is stopping
         self.complaint = ""  # of a rank that is about to end
         self.goes_on = False  # True if that rank has saved what the next attempt needs
@@ -255,14 +255,14 @@ class Account:
     def carries_out(
         self, command_id: int | None, stopped_s: float | None = None, *, is_final: bool = True
     ) -> Answer | None:
-        """Keep that a command is carried out by now, for a controller that does not hear it."""
+        """Record that a command is carried out now, for a controller that may miss the answer."""
         if command_id is not None:
             at_s = self.world.now_s()
             self.record.answer = Answer(command_id, at_s, stopped_s, is_final)
         return self.record.answer if command_id is not None else None
 
     def last_done(self) -> Message:
-        """The last command that was carried out, for a controller that may not have heard it."""
+        """The last command that was carried out; the controller may have missed the answer."""
         answer = self.record.answer
         if answer is None:
             return {}

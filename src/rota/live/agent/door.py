@@ -1,9 +1,9 @@
 """The sockets on which the workers of a node find its agent.
 
 The first one is in the node's folder, which is there as long as the agent is: a folder for sockets
-elsewhere may be removed when its user logs out, or cleaned of what is old. The second one is in
-such a folder all the same, if there can be one: workers that an agent of before has started look
-for their agent there, and so do all where the state folder's file system has no sockets.
+elsewhere may be removed when its user logs out, or cleaned of old files. The second one is in such
+a folder all the same, if there can be one: workers that an older agent has started look for their
+agent there, and so do all workers where the state folder's file system has no sockets.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Door:
         self._folder, self._node, self._serve = folder, node, serve
         self._own = folder.socket(node)
         self._open: dict[Path, tuple[asyncio.Server, os.stat_result]] = {}
-        self._told: dict[str, str] = {}  # what has kept it from listening at a place
+        self._told: dict[str, str] = {}  # by place, the reason why it can't listen there
 
     @property
     def path(self) -> str:

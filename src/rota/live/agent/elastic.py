@@ -24,7 +24,7 @@ STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LEAVE_S = 1.0  # for ranks that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
-LATE_LOOK_S = 5.0  # of an agent that stood still
+LATE_LOOK_S = 5.0  # twice as long between two looks: the agent stood still
 
 log = logging.getLogger("rota.agent")
 
@@ -317,7 +317,8 @@ class Elastic:
     def _note_standstill(self, now_s: float) -> None:
         """Watch the ranks anew if this agent or the ranks of this node stood still.
 
-        Ranks do while the node's lease is over; they hang no sooner than that long after that.
+        Ranks stand still while the node's lease is over. After that each has its whole time again
+        before it counts as hung.
         """
         absent_s, lease = self._presence.absent_s, self._attempt.world.lease
         self._presence.at(now_s)

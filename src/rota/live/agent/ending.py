@@ -21,7 +21,7 @@ LAST_WORDS_S = 0.5  # how long connections of processes that have ended are stil
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
-MOST_FILES = 10_000  # of a checkpoint folder, to be looked at for the newest
+MOST_FILES = 10_000  # of a checkpoint folder, that are looked at for the newest one
 VANISHED = "its processes vanished without a word (their shim was killed)"
 
 

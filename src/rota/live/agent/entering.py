@@ -1,4 +1,4 @@
-"""Why processes of jobs can't enter a folder, which they run in as the agent's user."""
+"""Tells why jobs, which run as the agent's user, can't enter a folder."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ def user_name() -> str:
 
 
 def obstacle_to(path: str) -> str:
-    """The first folder on the way to a folder that can't be entered, and why; "" if all can be."""
+    """The first folder of a path that can't be entered, and why; "" if all can be entered."""
     for place in (*reversed(Path(path).parents), Path(path)):
         try:
             mode = place.stat().st_mode

@@ -19,7 +19,7 @@ def keep(folder: Path, error: Exception) -> None:
 def raise_if_known(folder: Path) -> None:
     """Raise the error of an attempt that could not be started: the next try is another attempt.
 
-    Agents of before have kept the words of the error alone.
+    Older agents have kept the text of the error alone.
     """
     if not (folder / FILE).exists():
         return

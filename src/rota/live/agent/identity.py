@@ -1,4 +1,4 @@
-"""An agent's identity: an id that lies in its folder, and the start, boot and machine it is of."""
+"""An agent's identity: the id in its folder, the number of its start, the boot and the machine."""
 
 import contextlib
 import hashlib

@@ -12,7 +12,7 @@ from rota.folder import Folder
 from rota.model.obstacle import Obstacle
 
 PIECE_BYTES = 4 << 20
-BLOCK_BYTES = 512  # of which the size on the disk is told
+BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 def inherit(
@@ -54,8 +54,9 @@ def inherit(
 
 
 def _size(about: str, source: Path) -> int:
-    """The bytes that a folder takes on the disk. Raises OSError, and NeverStartsError for files
-    that have no content.
+    """The bytes that a folder takes on the disk.
+
+    Raises OSError, and NeverStartsError for a pipe, socket or device.
     """
 
     def refuse(error: OSError) -> None:
@@ -86,7 +87,7 @@ def _check_room(about: str, num_bytes: int, place: Path) -> None:
 
 
 def _copy(source: str, target: str) -> Iterator[None]:
-    """Copy a file piece by piece, and no hole of it, so that it survives a power cut."""
+    """Copy a file piece by piece, holes left out, so that the copy survives a power cut."""
     with open(source, "rb", 0) as file, open(target, "wb", 0) as copied:
         size, at = os.fstat(file.fileno()).st_size, 0
         while at < size:

@@ -1,10 +1,10 @@
 """Variables that jobs inherit from the agent's environment, and those that they don't.
 
 An agent may itself be part of somebody else's job: started by Slurm, mpirun, torchrun or Ray, or by
-`rota up` in a shell that was. What such a launcher tells its own processes (their rank, how many
-they are, where they meet) is wrong for a job of Rota, and libraries believe it before anything
-else: under Slurm's variables each rank of a gang takes itself for rank 0 of 1. What a job says in
-its own ``env`` reaches it all the same.
+`rota up` in a shell that was. Such a launcher tells its own processes their rank, how many they are
+and where they meet. For a job of Rota that is wrong, and libraries believe it before anything else:
+under Slurm's variables each rank of a gang takes itself for rank 0 of 1. The variables of a job's
+own ``env`` reach the job all the same.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """What becomes of variables with these names; ``*`` stands for any end.
+    """A rule for variables with these names; ``*`` stands for any end.
 
     ``only_with``: only where one of these is set as well, since the names say little by themselves.
     """
@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     only_with: tuple[str, ...] = ()
 
 
-# Of the names that match a variable's the longest one counts; what none matches reaches jobs.
+# The longest name that matches a variable counts; variables that none matches reach jobs.
 RULES = (
     Rule(("ROTA_*",), False, "of the agent, or of the job that has started `rota up`"),
     Rule(

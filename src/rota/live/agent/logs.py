@@ -1,9 +1,9 @@
 """Keeps the logs of one node's jobs within a limit, and keeps disk space for them.
 
-Shims append to the logs what processes print, and ask nobody. The agent looks at the files now and
-then, the more often the less is free on their disk. Of what is too long it takes out the middle
-(:mod:`rota.live.agent.output`). Behind the end of each it keeps some room: what a process prints
-when others have filled the disk is not lost, if it is little.
+Shims append the output of processes to the logs, and ask nobody. The agent looks at the files now
+and then, the more often the less is free on their disk. It takes out the middle of a log that is
+too long (:mod:`rota.live.agent.output`). Behind the end of each log it keeps some room, so that a
+little output is not lost when others have filled the disk.
 """
 
 import asyncio

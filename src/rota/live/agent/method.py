@@ -23,7 +23,7 @@ class Method(NamedTuple):
 
 
 def grace_of(program: dict[str, Any]) -> float:
-    """Seconds from SIGTERM to SIGKILL for a job with this program, whyever it is to end."""
+    """Seconds from SIGTERM to SIGKILL for a job with this program, for whatever reason it ends."""
     if program.get("suspend") != RESTART:
         return STOP_GRACE_S
     return float(program.get("grace_s", GRACE_S))

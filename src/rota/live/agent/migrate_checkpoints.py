@@ -54,7 +54,7 @@ def describe(checkpoints: Path, note: Callable[[], object] = lambda: None) -> Me
 
 
 def abridged(told: Message, folder: Path) -> Message:
-    """What is told, or for a long list the file in ``folder`` that has it. Raises OSError."""
+    """``told``, or if it is long the name of a file in ``folder`` that has it. Raises OSError."""
     text = json.dumps(told)
     if len(text) <= MOST_LISTED_BYTES:
         return told

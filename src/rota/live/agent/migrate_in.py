@@ -30,8 +30,8 @@ Ask = Callable[[Message], object]
 MARK = "arrival.json"  # in the attempt's folder, until there is an attempt.json
 ASKED_AHEAD = 4  # pieces
 ASK_AGAIN_S = 1.0
-PATIENCE_S = 60.0  # without a sign of the other node,
-STALLED_S = 300.0  # and with signs, but without anything that has come or is being done there
+PATIENCE_S = 60.0  # without a sign of the other node
+STALLED_S = 300.0  # with signs, but nothing has come and nothing is being done there
 MAX_DAMAGED = 10  # pieces
 FILE_NAME = re.compile(r"[a-z0-9]+\.(log|times|jsonl)\Z")
 
@@ -64,7 +64,7 @@ class Arrival:
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
         self._presence = Presence(2 * ASK_AGAIN_S)
         self._heard_s = 0.0  # time of presence at the last message from the other node
-        self._moved_s = 0.0  # time of the last one that got the move on
+        self._moved_s = 0.0  # time of the last message that got the move on
         self._progress: object = None  # as far as the other node has got
         self._damaged = 0
 

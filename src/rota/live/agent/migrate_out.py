@@ -109,7 +109,7 @@ class Departure:
         self._looked_into += 1
 
     def _progress(self) -> int:
-        """A number that changes for as long as the description of the state gets on."""
+        """A number that changes while the description of the state makes progress."""
         arenas = self._attempt.vacating.files()
         blocks = 0
         for file in arenas:

@@ -153,9 +153,10 @@ class Rank:
             os.kill(self.shim, signal.SIGCONT)
 
     def ask_to_end(self, grace_s: float, left_s: float | None = None) -> None:
-        """Ask the program to end, and what it has started once it has, or when time is nearly over.
+        """Ask the program to end; later the processes that it has started.
 
-        That is ``left_s`` from now, of ``grace_s`` in all. Who was asked before is not asked again.
+        These are asked once the program has ended, or when ``left_s``, what is left of ``grace_s``,
+        is nearly over. A rank that was asked before is not asked again.
         """
         if not self.alive or self._asking is not None:
             return

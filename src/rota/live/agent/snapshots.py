@@ -140,8 +140,8 @@ def unpack(archive: Path, place: Path) -> None:
 def _is_for_good(error: Exception) -> bool:
     """True if another try to unpack a snapshot meets the same fault.
 
-    What the controller hands out is checked before it is told to be there: if it is damaged, it is
-    damaged there.
+    The controller has checked an archive when it took it: one that lacks its digest was damaged
+    there.
     """
     if isinstance(error, OSError):
         return error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP)

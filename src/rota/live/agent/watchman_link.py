@@ -26,10 +26,10 @@ log = logging.getLogger("rota.agent")
 
 
 class WatchmanLink:
-    """The watchman of a node, with this folder and lease; ``trees`` have its control groups.
+    """The watchman of a node with this folder and lease; ``trees`` have the jobs' control groups.
 
-    It outlives an agent that is killed, until no process of a job is left, and makes room for that
-    of the next agent.
+    It outlives an agent that is killed, until no process of a job is left, and gives way to the
+    watchman of the next agent.
     """
 
     def __init__(self, folder: Path, node: str, lease: Path, trees: Sequence[Path]) -> None:

@@ -18,7 +18,7 @@ IDLE_FORK_S = 30.0
 
 
 def packages() -> dict[str, int]:
-    """When something was last put into or taken from each folder of packages, by its path."""
+    """The time of the last change of each folder of packages, in ns, by its path."""
     found = {}
     for path in dict.fromkeys(site.getsitepackages()):
         with suppress(OSError):

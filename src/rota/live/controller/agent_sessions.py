@@ -171,7 +171,7 @@ class AgentSessions:
             self._questions.left(node)
 
     def _note_ended(self, node: str, error: Exception) -> None:
-        """Keep why a node's connection has ended, for who asks how the node is."""
+        """Keep the reason why a node's connection has ended, for the lists of nodes."""
         if node:
             why = (str(error) or "it broke")[:MAX_SENTENCE]
             self._record.disconnected[node] = self._record.now_s(), why
@@ -272,8 +272,8 @@ class AgentSessions:
     def _is_other_machine(self, hello: Message) -> bool:
         """True if jobs of the node may run on another machine than the one that says hello.
 
-        They may run on the one that had the node last, in the same life of it, until the node is
-        lost. An older agent has not told. Where leases last for ever a new life is taken as well.
+        Until the node is lost they may run on the machine that had the node last, in the same boot.
+        An older agent has not told its machine. Where leases last for ever a new boot is let in.
         """
         node = hello["node"]
         before = self._record.hosts.get(node)
@@ -522,7 +522,7 @@ class AgentSessions:
         return self._state.has_processes(row) and node in self.seats_of(row)
 
     def _catch_up(self, node: str, message: Message, now_s: float) -> None:
-        """Write down what an attempt did before this message, if the answer to it was lost."""
+        """Write down the command that the attempt carried out last, if its answer was lost."""
         if (done := message.get("done")) is not None:
             keys = ("job_id", "attempt", "launch")
             about: Message = {key: message[key] for key in keys if key in message}

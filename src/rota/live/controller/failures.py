@@ -1,4 +1,4 @@
-"""What a policy was to decide on when it failed, kept in the state folder for whoever mends it."""
+"""Keeps the inputs of decisions at which a policy failed, for whoever mends the policy."""
 
 import contextlib
 import json

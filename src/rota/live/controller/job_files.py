@@ -33,9 +33,9 @@ from rota.request.jobfile import JobRequest
 from rota.store.members import Members
 
 OWN_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-FOLDERS_PATIENCE_S = 1.0  # for agents to tell which folders jobs can enter,
-MOST_ASKED = 16  # so many of them,
-ENTERED_S, MOST_KEPT = 30.0, 1000  # and no oftener, nor about more folders in that time
+FOLDERS_PATIENCE_S = 1.0  # for agents to tell which folders jobs can enter
+MOST_ASKED = 16  # agents, about one job's folders
+ENTERED_S, MOST_KEPT = 30.0, 1000  # how long answers count, and of how many questions at once
 CLEANING_PATIENCE_S = 25.0  # while an agent adds up sizes, and less than a client waits
 
 
@@ -157,7 +157,7 @@ class JobFiles:
         return found
 
     async def warnings(self, request: JobRequest) -> list[str]:
-        """What keeps the processes of a job from the folders that it names, by node, as sentences.
+        """Sentences on the folders that a job names and can't enter, with the nodes.
 
         Agents that do not tell at once are passed over. What was told lately is not asked again.
         """

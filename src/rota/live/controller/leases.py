@@ -2,7 +2,7 @@
 
 The agent counts from its question, this side from the answer, which is later: see
 :mod:`rota.live.wire.lease`. Times are seconds of a clock that nobody can set. For as long as the
-controller stood still nobody could be heard: that time does not count, and leases last longer here.
+controller stood still it could hear nobody: that time does not count, and leases last longer here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The jobs of each node: they hold GPUs there, have their state there, or are on their way."""
+"""The jobs of each node: those that hold GPUs or have their state there, or are on their way."""
 
 from rota.model.events import CommandSent, Event, NodeLost
 from rota.model.state.state import ClusterState
@@ -7,8 +7,7 @@ from rota.model.state.state import ClusterState
 class NodeIndex:
     """Rows of jobs by the index of a node, kept as events are applied.
 
-    What is asked about one node takes time in proportion to its own jobs, not to those that have
-    ever been, or go on anywhere.
+    A question about a node takes time in proportion to the jobs of that node, not to all jobs.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -17,7 +16,7 @@ class NodeIndex:
         self._nodes: dict[int, frozenset[int]] = {}  # by row
 
     def rows(self, index: int | None) -> list[int]:
-        """The rows of the jobs of a node, rising; of None, which is no node, there are none."""
+        """The rows of the jobs of a node, rising; none for None, which is no node."""
         return [] if index is None else sorted(self._rows.get(index, ()))
 
     def note(self, event: Event) -> None:

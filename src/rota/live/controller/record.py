@@ -354,7 +354,7 @@ class Record:
         ]
 
     def _disconnected(self, node: str, now_s: float) -> tuple[float, str] | None:
-        """When and why a node's connection ended, if that is lately, or there is none by now."""
+        """When and why a node's connection ended, if there is none now or it ended lately."""
         ended = self.disconnected.get(node)
         if ended is None or (node in self.outboxes.queues and now_s - ended[0] > LATELY_S):
             return None

@@ -139,7 +139,7 @@ def reconcile(
     A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
     on their way are not touched: they are sent again, and agents carry each out once. ``losses``
     counts each row's lost attempts so far, ``last_nodes`` has the node of each attempt of a row.
-    ``rows`` are those that may have something on the node, rising; None: nobody has counted them.
+    ``rows`` are those that may have something on the node, rising; None: all that are somewhere.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
     findings = Findings([], [], [], [], [])

@@ -36,7 +36,7 @@ def frames_of(message: Message | bytes) -> list[str | bytes]:
 
 
 class Parts:
-    """The parts that have come on a connection of a message that is not whole yet."""
+    """The parts of a message that have come on a connection, until the message is whole."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

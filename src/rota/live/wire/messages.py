@@ -334,7 +334,7 @@ ProgressIfAny = Annotated[Progress | None, Meta(description="a report")]
 
 
 class CarriedOut(Struct, kw_only=True):
-    """The last command that was carried out, whose answer the controller may not have heard."""
+    """The last command that was carried out; the controller may have missed the answer."""
 
     command_id: Count
     at_s: Time

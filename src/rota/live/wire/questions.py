@@ -74,7 +74,7 @@ class AskCheckpoints(Struct, tag_field="type", tag="checkpoints"):
 
 
 class AskFolders(Struct, tag_field="type", tag="folders"):
-    """What keeps processes of jobs from entering these folders."""
+    """The reasons why processes of jobs can't enter these folders."""
 
     paths: Annotated[list[str], Meta(max_length=MOST_FOLDERS)]
 

@@ -1,4 +1,4 @@
-"""Paths of Unix sockets, which a socket's address has room for up to 107 bytes."""
+"""Paths of Unix sockets: a socket's address has room for 107 bytes."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def is_short(path: str | Path) -> bool:
 
 @contextmanager
 def short(path: str | Path) -> Iterator[str]:
-    """A name of a socket to bind or to connect to, however long its path is, during the ``with``.
+    """A name by which to bind or connect to a socket with a path of any length, in the ``with``.
 
     Raises OSError if its folder is not there.
     """

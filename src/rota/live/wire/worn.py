@@ -1,4 +1,4 @@
-"""The number that each process of a job wears, by which who has outlived its shim is found.
+"""The number that each process of a job wears: it finds processes that have outlived their shim.
 
 It is the soft limit of the CPU time of real-time processes, in microseconds: programs inherit it
 whatever they are executed by and with, and one so large never takes effect. It has a mark of the
@@ -57,9 +57,9 @@ def wear(number: int) -> None:
 
 
 def number_on(pid: int) -> int | None:
-    """The number that a process wears, as a guard if it is one; None if it is gone, or another's.
+    """The number that a process wears; None if the process is gone, or another user's.
 
-    A process that wears none has a limit that is none of these numbers.
+    That of a guard has GUARD in it. A process that wears none has a limit below WORN.
     """
     try:
         return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0]

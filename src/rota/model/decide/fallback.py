@@ -1,4 +1,4 @@
-"""A decision on a live cluster whose policy fails: nobody's program stops a cluster.
+"""A decision on a live cluster whose policy fails: a policy can't stop the cluster.
 
 The policy is asked again without what it remembered of the jobs that its error names. Else, and for
 any other error, jobs that wait start in order of arrival where they fit, and no job loses GPUs. The

@@ -22,8 +22,8 @@ class Seats(Part):
     def place(self, chosen: dict[int, None], behind: Collection[int], what_if: WhatIf) -> None:
         """Give those chosen GPUs of their homes; others lose theirs first.
 
-        Who finds none is chosen no longer, unless the job can go on at its size. ``behind`` are
-        trials that are to wait.
+        A job that finds none is no longer chosen, unless it can go on with its present GPUs.
+        ``behind`` are trials that are to wait.
         """
         view = self._view
         seats = self._seats(chosen)
