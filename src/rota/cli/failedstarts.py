@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rota.client.client import Client
     from rota.client.events import Told
 
-STARTS = ("Launch", "Resume", "Migrate")  # commands by which a job gets its GPUs
+STARTS = ("Launch", "Resume", "Migrate")  # commands that give a job its GPUs
 
 
 class FailedStarts:
@@ -56,6 +56,6 @@ def told_meanwhile(client: "Client", after: str | None, starts: FailedStarts) ->
 
 
 def last_failure(job: dict[str, Any]) -> str:
-    """Why the last try to start a job has failed, in a line."""
+    """The reason why the last try to start a job has failed, in a line."""
     lines = (each["line"] for each in reversed(job["story"]) if " failed: " in each["line"])
     return f"job {job['id']}: {printable(next(lines, 'the last try failed'))}"

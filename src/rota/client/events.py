@@ -64,7 +64,7 @@ class Disconnected(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """There is no place for the stream, for the reason ``why``: read what there is anew.
+    """The stream has no place, for the reason ``why``: read the present state anew.
 
     It comes again every few seconds until there is a place; the stream then tells all that has
     happened meanwhile.

@@ -31,8 +31,8 @@ class Stream(ABC, Generic[T]):
 
     A connection that fails is tried again with growing pauses. Raises UnreachableError,
     AgentAwayError or BusyError after ``patience_s`` (None: never) without what is followed, and
-    what the controller names. Where as many streams are open as there may be, and what is followed
-    can be looked at meanwhile, the connection's ``notice`` is told so, once.
+    what the controller names. Where as many streams are open as there may be, a stream that can
+    look meanwhile calls the connection's ``notice``, once.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """A node's watchman: a second fence around its jobs, which needs neither the agent nor a shim.
 
 A shim stops what is below it at the end of the node's lease, and its agent removes what a killed
-shim has left behind. Should both be killed, what a job has started beside its worker runs on, while
+shim has left behind. If both are killed, what a job has started beside its worker runs on, while
 the job may begin anew elsewhere. The watchman is a process of its own: it sleeps until the lease is
-over, kills what has outlived its shim then, and wakes the shims, should they be stopped or should
-the machine have slept. It goes once the agent is gone and no process of a job is left.
+over, kills what has outlived its shim then, and wakes the shims, since they may be stopped, or the
+machine may have slept. It ends once the agent is gone and no process of a job is left.
 
 It knows the processes of the node's jobs by the number that they wear
 (:mod:`rota.live.wire.worn`), by their control groups, and by the environment that they were
@@ -65,7 +65,7 @@ class Watchman:
                     _send(guard, signal.SIGCHLD)
             self._wait(min(again_s, LONGEST_S), guards)
 
-    # -- whom it knows -------------------------------------------------------------------------
+    # -- the processes of the node's jobs ------------------------------------------------------
 
     def _living(self) -> tuple[list[int], dict[int, bool]]:
         """The living guards of the node, and its jobs' other processes: True for tagged ones."""
@@ -111,7 +111,7 @@ class Watchman:
         return orphans
 
     def _claimed(self) -> list[int]:
-        """The pids that shims have written down, of whom some may be gone."""
+        """The pids that shims have written down; some of these shims may be gone."""
         found = []
         for file in self._folder.glob("jobs/*/*/rank*.pid"):
             with suppress(OSError, ValueError):
@@ -119,7 +119,7 @@ class Watchman:
                 found.append(int(words[1]) if words is not None else 0)
         return found
 
-    # -- what it does --------------------------------------------------------------------------
+    # -- killing and waiting -------------------------------------------------------------------
 
     def _end_orphans(self) -> bool:
         """Kill all processes that have outlived their shim. True if there were any."""
@@ -209,7 +209,7 @@ def main() -> None:
     folder, lease, mark, words, *trees = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    title(words)  # not as Rota's other processes, with whom somebody may end it
+    title(words)  # without "rota": `pkill -f rota` is not to end it
     worn.wear(worn.marked(int(mark), 0) | worn.WATCHMAN)
     watchman = Watchman(Path(folder), Lease(Path(lease)), int(mark), [Path(tree) for tree in trees])
     _take_over(int(mark))

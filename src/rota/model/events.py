@@ -190,7 +190,7 @@ class DecisionTaken(NamedTuple):
 class PolicyFailed(NamedTuple):
     """The policy has begun to fail: a fallback takes the decision that follows.
 
-    ``error`` is the policy's; ``file``, in ``failed-decisions``, has what it was to decide on.
+    ``error`` is the policy's; ``file``, in ``failed-decisions``, has the decision's input.
     """
 
     at_s: float

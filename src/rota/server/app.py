@@ -45,7 +45,7 @@ from rota.server.written import written
 
 MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
 MOST_REASON_BYTES = 123  # of the end of a WebSocket
-# Why an agent's connection has ended, by the code of a WebSocket where nobody gives a reason.
+# Reasons why an agent's connection has ended, by the WebSocket's code, if none was given.
 CLOSED = {
     1000: "the agent closed it",
     1001: "the agent has ended",

@@ -18,7 +18,7 @@ from rota.server.streams import sse
 HELD_S = 5.0  # for which an agent waits for more output; then there is a heartbeat
 AGAIN_S = 0.5  # after an agent that is away, or does not wait
 PIECE_BYTES = 1 << 16
-MOST_PIECES_AT_ONCE = 64  # of an answer for which nobody waits
+MOST_PIECES_AT_ONCE = 64  # in an answer to ``once``
 MOST_PLACE_CHARS = 32_000  # of an event's id, which has a place for each rank
 
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,18})\Z")
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     """The output that is followed; see the route of pieces.
 
     With ``system`` the lines of the job's story come among the pieces. With ``once`` the stream
-    ends when what there is by now has been told: for callers who find no place to wait.
+    ends after the output so far: for callers who find no place.
     """
 
     rank: int | Literal["all"] | None
@@ -110,7 +110,7 @@ class LogStream:
                 task.cancel()
 
     async def told_by_now(self) -> AsyncIterator[bytes]:
-        """What there is by now, and an ``end`` if nothing will follow."""
+        """The output so far, and an ``end`` if nothing will follow."""
         try:
             for _ in range(MOST_PIECES_AT_ONCE):
                 if self._outputs[-1].is_there and len(self._outputs) < self._most_outputs():

@@ -219,8 +219,8 @@ OPERATIONS: dict[str, Callable[[dict[str, bytes], Message], Message]] = {
 class MeetingStore(Store):
     """The meeting place as torch's process groups use it. Methods have the names that torch calls.
 
-    All raise DistNetworkError, a RuntimeError, if the place is gone; who waits for a key raises
-    DistStoreError if it is not there in time.
+    All raise DistNetworkError, a RuntimeError, if the place is gone; a wait for a key raises
+    DistStoreError if the key has no value in time.
     """
 
     def __init__(self, address: tuple[str, int], secret: str, timeout: timedelta) -> None:
@@ -258,11 +258,11 @@ class MeetingStore(Store):
         return _bytes(found)
 
     def add(self, key: str, value: int) -> int:
-        """Add to a number, 0 at first; the sum."""
+        """Add to a number, which is 0 at first. Returns the sum."""
         return int(self._ask(do="add", key=key, value=value)["value"])
 
     def compare_set(self, key: str, expected: str | bytes, value: str | bytes) -> bytes:
-        """Set a value if the one of before is as expected; the value that there is then."""
+        """Set a value if the present one is as expected. Returns the value after that."""
         told = {"expected": _text(expected), "value": _text(value)}
         return _bytes(self._ask(do="compare_set", key=key, **told)["value"])
 

@@ -47,7 +47,7 @@ class Outlet:
             os.close(descriptor)
 
     def start(self) -> None:
-        """In the shim: append to the log what comes through the pipe, its own words as well.
+        """In the shim: append the output of the pipe to the log, and the shim's own words.
 
         Raises OSError, RuntimeError without room for a thread.
         """

@@ -1,4 +1,4 @@
-"""Why an attempt could not be started: kept in its folder, for a command that is repeated."""
+"""Keeps the reason why an attempt could not be started, for a command that is repeated."""
 
 import contextlib
 import json

@@ -3,8 +3,8 @@
 Beside the checkpoints the node that hands them out puts an empty file with a name that never was:
 where the other node sees the file, both have one folder, and nothing has to move. Else a copy takes
 the place of whatever is there. What was handed out stays, so that the job finds it if the other
-machine is lost. A long list of what is in the folder does not fit into a message: it is a file that
-moves as all others do, piece by piece.
+machine is lost. A long list of the folder's contents does not fit into a message: it becomes a file
+that moves as all others do, piece by piece.
 """
 
 import json

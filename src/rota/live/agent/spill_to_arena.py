@@ -240,7 +240,7 @@ class Vacating:
             self._ending.lose(str(error))
 
     def look(self) -> None:
-        """Lose the attempt if somebody has removed the state that its processes have left."""
+        """Lose the attempt if an arena with its state was removed."""
         attempt = self._attempt
         is_at_rest = attempt.state == State.SUSPENDED and not attempt.is_guest
         if is_at_rest and not (self._restarting.leaving or self.returning.under_way):

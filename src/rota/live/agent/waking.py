@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 class Waking:
     """The processes below one shim go on.
 
-    ``waiting`` are those that were waiting as they were stopped; None if nobody knows.
+    ``waiting`` are those that were waiting as they were stopped; None if that is not known.
     """
 
     def __init__(self, shim: int, waiting: frozenset[int] | None) -> None:
@@ -116,7 +116,7 @@ def _threads(pid: int) -> Iterable[tuple[str, float]]:
 
 
 def _stat(pid: int, thread: str = "") -> list[str]:
-    """What the kernel tells of a process or one of its threads, from its state on."""
+    """The fields of the stat of a process or one of its threads, from the state on."""
     where = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
     return Path(where).read_bytes().rpartition(b")")[2].decode().split()
 

@@ -252,7 +252,7 @@ class AgentSessions:
         if not member:
             return await channel.receive()
         presence, before_s = self._leases.presence, -1.0
-        while presence.absent_s != before_s:  # what was said meanwhile is yet to be read
+        while presence.absent_s != before_s:  # messages that came meanwhile are yet to be read
             before_s = presence.absent_s
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SILENT_S):

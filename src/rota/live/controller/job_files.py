@@ -56,7 +56,7 @@ class JobFiles:
     ) -> None:
         self._record, self._questions, self._provider = record, questions, provider
         self._members, self._copies = members, copies
-        # By what was asked: until when it counts, and the answers.
+        # By question: until when the answers count, and the answers.
         self._entered: dict[tuple[tuple[str, str], ...], tuple[float, asyncio.Task[list[str]]]] = {}
 
     async def output(
@@ -257,7 +257,7 @@ def _nodes_text(nodes: list[str]) -> str:
 
 
 def _way_in(name: str, user: str) -> str:
-    """What to do about a folder that jobs, which run as this user, can't enter."""
+    """Advice on a folder that jobs, which run as this user, can't enter."""
     if name in OWN_ENVIRONMENTS:
         return f"use an environment in a place that user {user} may enter, or have `setup` make one"
     return (

@@ -264,7 +264,7 @@ class Controller:
     async def _watch(self) -> None:
         """Watch the disk and the nodes, and have a turn taken when they change.
 
-        Where a look is late, this process stood still, and nobody's silence counts for so long.
+        Where a look is late, this process stood still: that time is not the silence of others.
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -417,7 +417,7 @@ class Controller:
         return self._decision_error or (fallback.error if fallback.by else None)
 
     def _note_failure(self, error: Exception) -> None:
-        """Log a failure of the policy, and keep what it was to decide on; see :class:`Failures`."""
+        """Log a failure of the policy, and keep the decision's input; see :class:`Failures`."""
         state, text = self.state, str(error)[:MOST_CHARS]
         now_s, policy = self.now_s(), identity(self._policy)
         same = without_digits(text) == without_digits(state.fallback.error)

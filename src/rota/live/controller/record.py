@@ -45,7 +45,7 @@ Watcher = Callable[[ClusterState], Callable[[Event], None]]
 
 CLAIM_S = 30.0  # a claim that was not made again for so long counts no longer
 RECENT = 1000  # jobs whose names an unknown one is compared with
-LATELY_S = 60.0  # the end of a connection is told of for so long, though there is another one
+LATELY_S = 60.0  # the end of a connection is told for so long, also if there is another one
 
 
 class Host(NamedTuple):

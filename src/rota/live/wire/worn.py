@@ -3,7 +3,7 @@
 It is the soft limit of the CPU time of real-time processes, in microseconds: programs inherit it
 whatever they are executed by and with, and one so large never takes effect. It has a mark of the
 folder of its node, so that a watchman knows the processes of its node, and a part of its own. A
-shim, and the fence of a host, wear it as a guard: they look after what is below them.
+shim, and the fence of a host, wear it as a guard: they look after the processes below them.
 """
 
 import os

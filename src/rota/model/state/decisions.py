@@ -52,7 +52,7 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
 
 
 def policy_failed(ledger: Ledger, e: PolicyFailed) -> None:
-    """The decision that follows says what was done about it."""
+    """Keep the error; the decision that follows names the fallback."""
     ledger.fallback = ledger.fallback._replace(error=e.error)
 
 

@@ -37,7 +37,7 @@ NEVER_STARTED, NOT_ENDED = "jobs left out that never started", "jobs left out th
 
 
 class Run(NamedTuple):
-    """A row: one run of a job, or what a job did that has not run since."""
+    """A row: one run of a job, or the state of a job that has not run since."""
 
     line: int
     spec: JobSpec  # as if the job had this run alone; without GPUs it is num_gpus 0
