@@ -175,7 +175,7 @@ class StandInController:
             self._keys[user, key] = (body_hash, row)
         return row
 
-    async def cancel(self, row: int, user: str = "") -> bool:
+    async def cancel(self, row: int, user: str = "", *, now: bool = False) -> bool:
         if self.state.state[row] == JobState.CANCELLED:
             return False
         check_open(self.state, row, "cancelled", self.now_s())
