@@ -23,6 +23,7 @@ from rota.live.wire.lease import Lease
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.25  # while the lease is over: at what was being forked, and for its renewal
+LOOK_AT_MOST_S = 3600.0  # also while it never ends
 STOPPED = (b"T", b"t", b"Z", b"X")
 
 
@@ -46,7 +47,8 @@ class Fence:
             if ended[0]:
                 return ended
             self.look()
-            signal.sigtimedwait({signal.SIGCHLD}, max(self._lease.left_s, LOOK_S))
+            pause_s = min(max(self._lease.left_s, LOOK_S), LOOK_AT_MOST_S)
+            signal.sigtimedwait({signal.SIGCHLD}, pause_s)
 
     def look(self) -> None:
         """Stop the children if the lease is over, and let them go on if it was renewed."""

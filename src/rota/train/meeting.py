@@ -235,7 +235,7 @@ class MeetingStore(Store):
         except BaseException:
             self._socket.close()
             raise
-        self._socket.settimeout(None)
+        self._socket.settimeout(timeout.total_seconds())  # answers wait for nothing
 
     def _prove(self, secret: str) -> None:
         """Prove to the place that this rank knows the secret, and have the place prove it."""

@@ -136,6 +136,19 @@ def test_all_below_a_shim_stops_at_the_end_of_the_lease_and_goes_on_when_it_is_r
     assert shim.runs_on()
 
 
+def test_under_a_lease_that_never_ends_a_job_runs_to_its_end(tmp_path, lease):
+    lease.renew(float("inf"))
+    shim = Shim(tmp_path, lease.path)
+    try:
+        until(shim.log.exists)
+        shim.runs_on()
+        shim.process.children()[0].kill()
+        until(shim.ended.exists)
+        assert json.loads(shim.ended.read_text())["code"] == -signal.SIGKILL
+    finally:
+        shim.close()
+
+
 def test_what_was_stopped_before_stays_so_when_the_lease_is_renewed(shim, lease):
     worker = shim.process.children()[0]
     worker.suspend()

@@ -203,13 +203,16 @@ class Attempt(Account):
         self.check_end()
 
     def check_end(self) -> None:
-        """Once a rank has failed, end the whole gang; once no rank is left, end the attempt."""
+        """Once a rank has failed, end the whole gang; once no rank is left, end the attempt.
+
+        Ranks that were asked to end have their grace, however another one has ended.
+        """
         if self.ended is not None:
             return
         if self.is_vacated:
             self.vacating.ended()
         elif any(rank.alive for rank in self.ranks):
-            if any(map(has_failed, self.ranks)):
+            if not self.stopping and any(map(has_failed, self.ranks)):
                 self.kill_ranks()
             elif self.state == State.SUSPENDING:
                 self.pausing.check_held()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ LAST_WORDS_S = 0.5  # how long connections of processes that have ended are stil
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
-MOST_FILES = 10_000  # of a checkpoint folder, that are looked at for the newest one
+LOOK_AT_MOST_S = 0.2  # at a checkpoint folder, for the newest file: a disk may be slow
 VANISHED = "its processes vanished without a word (their shim was killed)"
 
 
@@ -226,21 +227,21 @@ def failed_setup(printed: bytes) -> str:
 
 def saved_since_asked(attempt: Account) -> str:
     """The newest file in the job's checkpoint folder since the attempt was asked to end; or ""."""
-    newest, name, looked_at = 0.0, "", 0
+    newest, name, until_s = 0.0, "", time.monotonic() + LOOK_AT_MOST_S
     try:
         asked = (attempt.folder / f"{rank.name}.grace" for rank in attempt.members)
         newest = min(path.stat().st_mtime for path in asked)
-        folder = checkpoints(attempt.folder)
-        for place, _, files in os.walk(folder):
-            for file in files:
+    except (OSError, ValueError):
+        return ""
+    folder = checkpoints(attempt.folder)
+    for place, _, files in os.walk(folder):
+        for file in files:
+            if time.monotonic() > until_s:
+                return name[:MAX_LEFT]
+            with contextlib.suppress(OSError):  # it was renamed or removed meanwhile
                 changed_s = os.lstat(os.path.join(place, file)).st_mtime
                 if changed_s >= newest:
                     newest, name = changed_s, os.path.relpath(os.path.join(place, file), folder)
-            looked_at += len(files)
-            if looked_at > MOST_FILES:
-                break
-    except (OSError, ValueError):
-        pass
     return name[:MAX_LEFT]
 
 

@@ -52,5 +52,5 @@ def machine_of(folder: Path) -> str:
         return ""
     with contextlib.suppress(OSError):  # in containers
         machine_id = MACHINE_ID.read_text().strip()
-    about = f"{machine_id} {found.st_dev} {found.st_ino}"
+    about = f"{machine_id} {found.st_ino}"  # a file system's number may be another after a boot
     return hashlib.sha256(about.encode()).hexdigest()[:16]

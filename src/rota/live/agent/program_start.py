@@ -10,23 +10,20 @@ from typing import NamedTuple
 from rota.model.job import WARM
 
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
+OF_BASH = ("BASH_ENV", "BASH_FUNC_")
 FORKED, FRESH = "forked", "fresh"
-# Variables that an interpreter, the C library, or what the warm process has loaded read once. The
-# warm process has read its own; a job whose value differs needs a process of its own.
-READ_ONCE = (
+# Variables that an interpreter, the C library, or what the warm process has loaded read once: by
+# name, or by what the name begins with. The warm process has read its own; a job whose value
+# differs needs a process of its own.
+READ_ONCE = frozenset(
+    ("TZ", "TZDIR", "TMPDIR", "TEMP", "TMP", "LANG", "LANGUAGE", "HOME", "USER", "LOGNAME")
+)
+READ_ONCE_BY_PREFIX = (
     "PYTHON",
     "LD_",
     "GLIBC_",
     "MALLOC_",
-    "TZ",
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-    "LANG",
     "LC_",
-    "HOME",
-    "USER",
-    "LOGNAME",
     "XDG_",
     "OMP_",
     "GOMP_",
@@ -46,7 +43,6 @@ READ_ONCE = (
     "CUDNN_",
     "NCCL_",
     "GLOO_",
-    "TP_",
 )
 # Those that a fork can follow: the interpreter sets torch's threads and its own streams itself, and
 # CUDA reads its variables at its first use, which the warm process never has.
@@ -62,6 +58,7 @@ FOLLOWED = frozenset(
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
         "GLOO_SOCKET_IFNAME",
         "NCCL_SOCKET_IFNAME",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     )
 )
 
@@ -95,8 +92,11 @@ def start_of(
 
 
 def python_command(run: str, environment: Mapping[str, str]) -> list[str] | None:
-    """The words of a command that is one call of Python, else None: a shell has to read it."""
-    if SHELL_SYNTAX & set(run):
+    """The words of a command that is one call of Python, else None: a shell has to read it.
+
+    So it has where bash is told to run something first, or to take a function for a command.
+    """
+    if SHELL_SYNTAX & set(run) or any(name.startswith(OF_BASH) for name in environment):
         return None
     try:
         words = shlex.split(run)
@@ -131,6 +131,7 @@ def fork_obstacle(
         if not words[1].endswith(".py"):
             return f"{words[1]} is no .py file"
     for name in sorted({*environment, *os.environ} - FOLLOWED):
-        if name.startswith(READ_ONCE) and environment.get(name) != os.environ.get(name):
+        is_read_once = name in READ_ONCE or name.startswith(READ_ONCE_BY_PREFIX)
+        if is_read_once and environment.get(name) != os.environ.get(name):
             return f"{name} is set" if name in environment else f"{name} is not set"
     return None

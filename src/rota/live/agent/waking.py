@@ -43,10 +43,16 @@ class Waking:
         self._shim, self._waiting = shim, waiting
         self._woken: dict[int, Sample] = {}  # as each went on
         self._busy: dict[int, Sample] = {}  # when each was last seen at work
+        self._called = False  # True once those that do not seem to be stopped had their signal
 
     def step(self, now_s: float) -> bool:
         """Let those go on whose children have settled; True once none is stopped any more."""
         children = children_below(self._shim)
+        if not self._called:
+            self._called = True
+            for pid in children:
+                if pid != self._shim and not _has_stopped(pid):
+                    _go_on(pid)  # its stop may be yet to come: it waits for a disk
         left = [pid for pid in children if pid != self._shim and _has_stopped(pid)]
         for pid in reversed(left):  # children come after their parents
             if pid in self._woken or all(self._has_settled(c, pid, now_s) for c in children[pid]):
@@ -54,8 +60,7 @@ class Waking:
         return self._woken.keys() >= set(left)
 
     def _wake(self, pid: int, now_s: float) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGCONT)
+        _go_on(pid)
         self._woken.setdefault(pid, _sample(pid, now_s))
         self._busy.setdefault(pid, self._woken[pid])
 
@@ -73,6 +78,11 @@ class Waking:
             self._busy[pid] = now
         is_idle = now_s >= self._busy[pid].at_s + IDLE_S
         return is_idle or now.writes > woken.writes or now_s >= woken.at_s + PATIENCE_S
+
+
+def _go_on(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def waiting_below(shim: int) -> frozenset[int]:

@@ -210,6 +210,18 @@ def test_how_a_program_ends_that_is_asked_to_is_told(kept, code, grace_s, words)
     assert (ended["exit_code"], ended["message"]) == (code, words)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_ranks_that_were_asked_to_end_keep_their_grace_when_another_has_ended(kept, asked):
+    kept.attempt.stopping = asked
+    (kept.folder / "rank0.exit").write_text(json.dumps({"code": -15, "at_s": 2.0}))
+    kept.attempt.ranks[0].read_exit()
+    killed = []
+    kept.attempt.kill_ranks = lambda *_: killed.append(True)
+    kept.attempt.ranks[1].shim = os.getpid()
+    kept.attempt.check_end()
+    assert killed == ([] if asked else [True])
+
+
 @pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
 def test_the_next_agent_knows_the_last_report_that_is_whole(kept, more):
     with open(kept.folder / "metrics.jsonl", "a") as file:

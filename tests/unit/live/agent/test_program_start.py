@@ -88,10 +88,16 @@ def test_variables_that_rota_sets_and_those_of_the_job_alone_are_no_obstacle():
     values = {
         "OMP_NUM_THREADS": "7",
         "CUDA_VISIBLE_DEVICES": "1",
-        "RANK": "3",
+        "TEMPERATURE": "3",
         "LEARNING_RATE": "1",
     }
     assert start("python train.py", warm=True, env=environment(**values)).fork
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "BASH_FUNC_python%%"])
+def test_what_bash_alone_heeds_is_run_by_bash(name):
+    found = start("python train.py", env=environment(**{name: "() { other; }"}))
+    assert found == (None, False, FRESH)
 
 
 def test_another_python_is_named(tmp_path):
