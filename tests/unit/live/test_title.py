@@ -39,7 +39,7 @@ def shown(call: str, *arguments: str) -> tuple[list[str], str]:
 
 def test_a_process_is_shown_by_its_title():
     words = "rota job 51.1 rank 0: python gan.py"
-    assert shown(f"title({words!r})") == ([words], words[:NAME])
+    assert shown(f"title({words!r})") == ([words], "rota-job-51.1-rank"[:NAME])
 
 
 def test_a_shorter_title_takes_the_place_of_a_longer_one():
@@ -54,7 +54,7 @@ def test_a_title_ends_where_the_words_of_the_process_end_and_leaves_its_environm
 
 def test_a_process_of_rota_is_shown_by_its_role_and_keeps_its_arguments():
     words, name = shown("title_role('agent')", "--home", "/a folder", "--node", "n1")
-    assert words[0] == name == "rota agent"
+    assert (words[0], name) == ("rota agent", "rota-agent")
     assert words[-4:] == ["--home", "/a folder", "--node", "n1"]
 
 
@@ -80,3 +80,7 @@ def test_where_the_kernel_tells_no_words_a_process_keeps_them(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "1 (a) b) S 2 3")
     title(name)
     assert psutil.Process().cmdline() == words
+
+
+def test_the_name_in_the_kernel_is_one_word_for_those_who_read_it_as_one():
+    assert shown("title('a (b) c')")[1] == "a--b--c"

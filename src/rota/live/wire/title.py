@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,9 +17,11 @@ def title(*words: str) -> None:
 
     They take the place of the words by which the process was started, and are cut at the end of
     these. ``sys.argv`` and the environment stay as they are. A process whose kernel does not tell
-    where its words lie keeps them.
+    where its words lie keeps them. Its name in the kernel has neither spaces nor parentheses: some
+    readers of ``/proc/PID/stat``, Slurm's among them, lose a process that has.
     """
-    ctypes.CDLL(None).prctl(PR_SET_NAME, os.fsencode(words[0])[:15], 0, 0, 0)
+    name = re.sub(r"[\s()]", "-", words[0])
+    ctypes.CDLL(None).prctl(PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)
     with contextlib.suppress(OSError, IndexError, ValueError):
         after_name = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
         start, end = (int(after_name[field - 3]) for field in (ARG_START, ARG_END))
