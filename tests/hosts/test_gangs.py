@@ -4,10 +4,8 @@ The policy does as the tests say: which job has which GPUs of which nodes.
 """
 
 import contextlib
-import os
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -206,8 +204,9 @@ def attempts_that_run(machines) -> dict[str, set[int]]:
     for machine in machines:
         for process in workers(machine):
             with contextlib.suppress(psutil.Error, OSError):
-                log = Path(os.readlink(f"/proc/{process.pid}/fd/1"))  # .../JOB/ATTEMPT/rank0.log
-                seen.append((process, log.parts[-3], int(log.parts[-2])))
+                told = process.environ()
+                if "ROTA_JOB_ID" in told:
+                    seen.append((process, told["ROTA_JOB_ID"], int(told["ROTA_ATTEMPT"])))
     found = defaultdict(set)
     for process, job_id, attempt in reversed(seen):  # what is seen later may have followed
         with contextlib.suppress(psutil.Error):

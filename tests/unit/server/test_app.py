@@ -280,7 +280,7 @@ def test_the_rest_answers(http):
     assert http.get("/readyz").json() == {"ready": True, "nodes": 1}
     assert http.get("/version").json()["api"] == "v1"
     assert http.get("/api/v1/nodes").json()["nodes"][0]["name"] == "here"
-    fifo = {"name": "fifo", "settings": {}, "desired_nodes": None, "error": None}
+    fifo = {"name": "fifo", "settings": {}, "desired_nodes": None, "error": None, "fallback": None}
     assert http.get("/api/v1/policies").json()["policies"] == [fifo]
     assert "/api/v1/jobs" in http.get("/openapi.json").json()["paths"]
 
