@@ -1,8 +1,10 @@
 """Runs programs plainly, and as jobs of an agent, and tells what each run left behind."""
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -64,8 +66,16 @@ def plainly(folder: Path, case: Case, way: str) -> Outcome:
             check=False,
             executable=sys.executable,
             timeout=DEADLINE_S,
+            preexec_fn=default_signals,
         ).returncode
     return _outcome(folder, (folder / "log").read_text(), code)
+
+
+def default_signals() -> None:
+    """In a child: have signals at their defaults, whatever the tests were started by ignores."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def as_job(agent: LoneAgent, folder: Path, case: Case, way: str, start: str) -> Outcome:

@@ -20,6 +20,7 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
         "name": "digits",
         "run": f"python {script} --out {tmp_path}/{{out}} --until --steps 1000000 --pace 0.01",
         "workdir": str(tmp_path),
+        "start": "warm",  # turns are shorter than an import of torch
         "sweep": {
             "metric": "val_acc",
             "goal": "maximize",

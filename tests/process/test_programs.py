@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from differential.ways import default_signals
 from rota.model.job import FRESH, WARM
 
 from .conftest import until, with_stops
@@ -83,6 +84,7 @@ def test_ranks_tasks_trials_and_retries_draw_for_themselves_and_are_as_a_plain_r
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
+        preexec_fn=default_signals,
     )
     until(lambda: len(told(out)) == 7, "each of seven processes has told")
     found = told(plain) + told(out)
