@@ -24,6 +24,15 @@ class Placed(Policy):
             if target != view.target[row]:
                 changes[row] = target
         return Plan(changes, {}, {}, wake_at_s=view.now_s + 0.1)
+
+    def fallback(self):
+        return Unchanged()  # a node that a job is to be on is away: nothing else puts jobs anywhere
+
+class Unchanged(Policy):
+    name = "unchanged"
+
+    def decide(self, view):
+        return Plan({}, {}, {}, wake_at_s=view.now_s + 0.1)
 """
 
 
