@@ -21,6 +21,7 @@ from rota.flow.standing import MOVES, OFF, Standing, is_allowed
 from rota.live.wire import island as asked
 from rota.live.wire.clock import now_s
 from rota.live.wire.peer import peer_of
+from rota.live.wire.procfs import stat_of
 
 UNKNOWN_S = 1e-4  # what an operation is taken to last until it has run
 MOST_SLICES = 64  # of a client, that are told of
@@ -229,8 +230,7 @@ class Place:
     def is_stopped(self) -> bool:
         """True while it is stopped, as at the end of its node's lease."""
         with contextlib.suppress(OSError):
-            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
-            return stat.rpartition(b")")[2].split()[:1] == [b"T"]
+            return stat_of(self.pid)[:1] == ["T"]
         return False
 
     def at_since_s(self, what: int | str) -> float:

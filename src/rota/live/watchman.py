@@ -25,6 +25,7 @@ from pathlib import Path
 
 from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
+from rota.live.wire.procfs import ENDED, PARENT, STATE, stat_of
 from rota.live.wire.title import title
 
 EARLY_S = 0.25  # before the end of the lease it begins, to be done by then
@@ -104,10 +105,10 @@ class Watchman:
     def _orphans(self) -> set[int]:
         """Processes of jobs with no guard above them."""
         guards, others = self._living()
-        orphans = {pid for pid in others if not _is_below(pid, guards)}
+        orphans = {pid for pid in others if not _has_guard(pid, guards)}
         if any(not others[pid] for pid in orphans):  # the shims of older agents wear no mark
             shims = self._claimed()
-            orphans = {pid for pid in orphans if others[pid] or not _is_below(pid, shims)}
+            orphans = {pid for pid in orphans if others[pid] or not _has_guard(pid, shims)}
         return orphans
 
     def _claimed(self) -> list[int]:
@@ -161,24 +162,26 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]
 
 
-def _stat(pid: int) -> list[bytes]:
-    """The fields of a process after its name, its state and its parent first; none if gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
-
-
 def _lives(pid: int) -> bool:
-    return _stat(pid)[:1] not in ([], [b"Z"], [b"X"])
+    fields = stat_of(pid)
+    return bool(fields) and fields[STATE] not in ENDED
 
 
-def _is_below(pid: int, guards: Sequence[int]) -> bool:
-    """True if one of the guards is above a process, or is the process."""
-    while pid > 1 and pid not in guards:
-        fields = _stat(pid)
-        pid = int(fields[1]) if fields else 0
-    return pid > 1
+def _has_guard(pid: int, guards: Sequence[int]) -> bool:
+    """True if one of the guards is above a process, or is the process, or if the process is gone.
+
+    A parent may end between two looks, and its children are handed on, perhaps to a guard: then the
+    way up begins again. A parent that its children still name is not gone but hidden.
+    """
+    above, ended = pid, 0
+    while above > 1 and above not in guards:
+        if fields := stat_of(above):
+            above = int(fields[PARENT])
+        elif above in (pid, ended):
+            return above == pid
+        else:
+            above, ended = pid, above
+    return above > 1
 
 
 def _name_of(pid: int) -> str:

@@ -19,12 +19,12 @@ from typing import NoReturn
 
 from rota.live.wire import worn
 from rota.live.wire.lease import Lease
+from rota.live.wire.procfs import ENDED, STATE, STOPPED, below, stat_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.25  # while the lease is over: at what was being forked, and for its renewal
 LOOK_AT_MOST_S = 3600.0  # also while it never ends
-STOPPED = (b"T", b"t", b"Z", b"X")
 
 
 class Fence:
@@ -88,30 +88,13 @@ class Fence:
             return None
 
 
-def children_of(pid: int) -> list[int]:
-    """The children of a process, those of all of its threads; none if it is gone."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
-
-
-def below(pid: int) -> list[int]:
-    """All descendants of a process, parents before children."""
-    found = children_of(pid)
-    for each in found:
-        found += children_of(each)
-    return found
-
-
 def has_stopped(pid: int) -> bool:
     """True if a process is stopped, or dead."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat_of(pid)
     except OSError:
         return True
-    return stat.rpartition(b")")[2].split()[0] in STOPPED
+    return not fields or fields[STATE] in STOPPED + ENDED
 
 
 def main() -> NoReturn:

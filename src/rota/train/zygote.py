@@ -27,8 +27,9 @@ from typing import Any, NoReturn
 
 from rota.live.wire import clock, worn
 from rota.live.wire.lease import Lease
+from rota.live.wire.procfs import children_of
 from rota.live.wire.title import title, title_role
-from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence, children_of
+from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence
 from rota.train.outlet import Outlet
 
 

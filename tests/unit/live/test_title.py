@@ -77,7 +77,7 @@ def test_where_the_kernel_tells_no_words_a_process_keeps_them(monkeypatch):
 
     own, words = psutil.Process(), psutil.Process().cmdline()
     name = own.name()
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "1 (a) b) S 2 3")
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"1 (a) b) S 2 3")
     title(name)
     assert psutil.Process().cmdline() == words
 

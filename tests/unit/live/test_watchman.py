@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rota.live import watchman
 from rota.live.agent.processes import tag_of
 from rota.live.agent.watchman_link import WatchmanLink
 from rota.live.wire import clock, worn
@@ -259,3 +260,38 @@ def test_another_watchman_is_started_when_one_is_killed_and_its_command_tells_wh
         assert link._process.returncode == 0
 
     asyncio.run(story())
+
+
+class Lineage:
+    """Parents of processes; some of them end once they have been looked at so often."""
+
+    def __init__(self, parents, ends=()):
+        self.parents, self.ends = dict(parents), dict(ends)
+
+    def stat_of(self, pid):
+        found = ["S", str(self.parents[pid])] if pid in self.parents else []
+        for parent, (child, new_parent) in list(self.ends.items()):
+            if pid == child:  # the parent ends between the look at its child and that at itself
+                del self.ends[parent]
+                self.parents.pop(parent, None)
+                self.parents[child] = new_parent
+        return found
+
+
+@pytest.mark.parametrize(
+    ("parents", "ends", "is_spared"),
+    [
+        ({9: 8, 8: 7, 7: 5, 5: 1}, {}, True),
+        ({9: 8, 8: 7, 7: 1}, {}, False),
+        ({9: 8, 8: 5, 5: 1}, {8: (9, 5)}, True),  # handed on to the guard
+        ({9: 8, 8: 7, 7: 5, 5: 1}, {7: (8, 5)}, True),
+        ({9: 8, 8: 7, 7: 5, 5: 1}, {8: (9, 7), 7: (9, 5)}, True),
+        ({9: 8, 8: 7, 7: 1}, {8: (9, 1)}, False),  # handed on to init
+        ({9: 4}, {}, False),  # its parent is there, but hidden
+        ({9: 8, 8: 4}, {}, False),
+        ({}, {}, True),  # gone itself: its number may be another's by now
+    ],
+)
+def test_a_parent_that_ends_meanwhile_hides_no_guard(monkeypatch, parents, ends, is_spared):
+    monkeypatch.setattr(watchman, "stat_of", Lineage(parents, ends).stat_of)
+    assert watchman._has_guard(9, [5]) is is_spared

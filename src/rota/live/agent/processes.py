@@ -7,12 +7,21 @@ import os
 import signal
 from collections.abc import Awaitable, Collection, Iterable
 from itertools import count
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
 from rota.live.wire import worn
+from rota.live.wire.procfs import (
+    CPU_TICKS,
+    ENDED,
+    PARENT,
+    STARTED,
+    STATE,
+    STOPPED,
+    below,
+    stat_of,
+)
 
 MOST_LOOKS = 5  # at processes that may continue to fork
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
@@ -22,16 +31,7 @@ Answer = TypeVar("Answer")
 
 def descendants(pid: int) -> list[int]:
     """``pid`` and everything below it, parents before children; empty if it is gone."""
-    found = [pid]
-    for each in found:
-        try:
-            threads = os.listdir(f"/proc/{each}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            with contextlib.suppress(OSError):
-                children = Path(f"/proc/{each}/task/{thread}/children").read_text()
-                found += map(int, children.split())
+    found = [pid, *below(pid)]
     return found if os.path.exists(f"/proc/{pid}") else []
 
 
@@ -39,9 +39,9 @@ def children_below(pid: int) -> dict[int, list[int]]:
     """``pid`` and everything below it, parents before children, each with its children."""
     found: dict[int, list[int]] = {each: [] for each in descendants(pid)}
     for each in list(found)[1:]:
-        with contextlib.suppress(OSError, IndexError):
-            stat = Path(f"/proc/{each}/stat").read_bytes()
-            found.get(int(stat.rpartition(b")")[2].split()[1]), []).append(each)
+        with contextlib.suppress(OSError):
+            if fields := stat_of(each):
+                found.get(int(fields[PARENT]), []).append(each)
     return found
 
 
@@ -78,8 +78,8 @@ def have_stopped(pids: Iterable[int]) -> bool:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError):
-                    stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
-                    if stat.rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X"):
+                    fields = stat_of(pid, thread)
+                    if fields and fields[STATE] not in STOPPED + ENDED:
                         return False
     return True
 
@@ -109,14 +109,10 @@ def started_at(pid: int) -> float | None:
     """Start time of the process, in seconds of CLOCK_BOOTTIME; None if it is gone, or a zombie.
 
     The start time tells a process from another one with the same pid, and does not change when the
-    wall clock is set.
+    wall clock is set. Raises OSError.
     """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(b")")[2].split()  # its name, which comes before, can hold anything
-    return None if fields[0] in (b"Z", b"X") else int(fields[19]) / TICKS
+    fields = stat_of(pid)
+    return None if not fields or fields[STATE] in ENDED else int(fields[STARTED]) / TICKS
 
 
 def tag_of(secret: str | None, name: str) -> int | None:
@@ -177,10 +173,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     ticks = 0
     for pid in pids:
         for each in descendants(pid):
-            with contextlib.suppress(OSError), open(f"/proc/{each}/stat", "rb") as file:
-                # After the command's name, which may hold anything: utime to cstime are 12 to 15.
-                fields = file.read().rpartition(b")")[2].split()
-                ticks += sum(map(int, fields[11:15]))
+            with contextlib.suppress(OSError):
+                ticks += sum(map(int, stat_of(each)[CPU_TICKS]))
     return ticks / TICKS
 
 

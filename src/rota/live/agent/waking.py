@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.live.agent.processes import children_below, descendants
+from rota.live.wire.procfs import ENDED, STATE, STOPPED, stat_of
 
 PATIENCE_S = 10.0  # with a child that works on and has written nothing yet
 BRIEF_S = 0.5  # the same, if its parent was not waiting
 IDLE_S = 0.5  # without CPU time, sleep or disk after which a child is idle
 IDLE_SHARE = 0.05  # of a CPU that an idle process may use: it looks around now and then
-STOPPED, ENDED = ("T", "t"), ("Z", "X")
 SLEEPS, WAITS_FOR_CHILD = ("nanosleep",), ("do_wait",)  # in the kernel's names of places to wait
 
 
@@ -101,7 +101,7 @@ def _has_stopped(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     try:
-        return _stat(pid)[0]
+        return stat_of(pid)[STATE]
     except (OSError, IndexError):
         return "X"
 
@@ -122,13 +122,7 @@ def _threads(pid: int) -> Iterable[tuple[str, float]]:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError, IndexError, ValueError):
                 ran_ns = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
-                yield _stat(pid, thread)[0], ran_ns / 1e9
-
-
-def _stat(pid: int, thread: str = "") -> list[str]:
-    """The fields of the stat of a process or one of its threads, from the state on."""
-    where = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
-    return Path(where).read_bytes().rpartition(b")")[2].decode().split()
+                yield stat_of(pid, thread)[STATE], ran_ns / 1e9
 
 
 def _is_in(pid: int, places: Iterable[str]) -> bool:

@@ -5,11 +5,11 @@ import ctypes
 import os
 import re
 import sys
-from pathlib import Path
+
+from rota.live.wire.procfs import ARG_END, ARG_START, stat_of
 
 ROOM = " " * 200  # a last argument for a process that is to have longer titles than its own words
 PR_SET_NAME = 15
-ARG_START, ARG_END = 48, 49  # fields of /proc/PID/stat
 
 
 def title(*words: str) -> None:
@@ -23,8 +23,8 @@ def title(*words: str) -> None:
     name = re.sub(r"[\s()]", "-", words[0])
     ctypes.CDLL(None).prctl(PR_SET_NAME, os.fsencode(name)[:15], 0, 0, 0)
     with contextlib.suppress(OSError, IndexError, ValueError):
-        after_name = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-        start, end = (int(after_name[field - 3]) for field in (ARG_START, ARG_END))
+        fields = stat_of("self")
+        start, end = int(fields[ARG_START]), int(fields[ARG_END])
         if 0 < start < end:
             room = end - start
             text = b"\0".join(os.fsencode(word) for word in words)[: room - 1]
