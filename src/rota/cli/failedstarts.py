@@ -47,7 +47,9 @@ class FailedStarts:
 
 
 @contextmanager
-def told_meanwhile(client: "Client", after: str | None, starts: FailedStarts) -> Iterator[None]:
+def failed_starts_printed(
+    client: "Client", after: str | None, starts: FailedStarts
+) -> Iterator[None]:
     """Print failed starts from a thread meanwhile, those after the cursor ``after`` if given."""
     from rota.client.changes import Changes
 

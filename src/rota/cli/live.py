@@ -13,7 +13,7 @@ import click
 
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, echo_warnings, json_option
-from rota.cli.failedstarts import FailedStarts, last_failure, told_meanwhile
+from rota.cli.failedstarts import FailedStarts, failed_starts_printed, last_failure
 from rota.cli.looking import last_lines
 from rota.cli.moment import moment_of
 from rota.cli.text import stamp
@@ -505,7 +505,7 @@ def _follow(
 ) -> int:
     """Print what the job prints until it ends. Ctrl-C leaves it running, and says so."""
     try:
-        with told_meanwhile(client, after, FailedStarts(job_id)):
+        with failed_starts_printed(client, after, FailedStarts(job_id)):
             _await_start(client, job_id)
             for text in _output(client, job_id, follow=True, **shown):
                 _write_log(text, raw)

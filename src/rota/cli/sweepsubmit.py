@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.connection import connected, echo_warnings
-from rota.cli.failedstarts import FailedStarts, told_meanwhile
+from rota.cli.failedstarts import FailedStarts, failed_starts_printed
 from rota.cli.present import structure_text
 from rota.cli.text import number_text
 from rota.errors import NeverFitsError
@@ -44,7 +44,7 @@ def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> 
             echo_warnings(begun)
             if not wait:
                 return 0
-            with told_meanwhile(client, submitted, FailedStarts(sweep=begun["name"])):
+            with failed_starts_printed(client, submitted, FailedStarts(sweep=begun["name"])):
                 return follow(client, begun["name"])
         except KeyboardInterrupt:
             return detach(begun["name"])

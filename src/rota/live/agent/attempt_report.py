@@ -65,7 +65,7 @@ class Account:
         self.ranks = [self.new_rank(slot) for slot in range(record.slots)]
         self.resume_id: int | None = None  # the command that last asked it to go on
         self.stopping = False
-        self.farewell: Message = {}  # how its processes ended, if a suspension ended them
+        self.asked_end: Message = {}  # how its processes ended, if a suspension ended them
         self.grace_s = 0.0  # that its processes have when it is stopping
         self.complaint = ""  # of a rank that is about to end
         self.goes_on = False  # True if that rank has saved what the next attempt needs

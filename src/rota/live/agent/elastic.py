@@ -12,12 +12,12 @@ from rota.live.agent.abroad import FarRank
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.gang import COUPLED_STEP_S, WARMING, Gang
 from rota.live.agent.launching import Starter
-from rota.live.agent.processes import signal_name
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.places import is_far, node_and_gpu
+from rota.model.asked_end import signal_name
 from rota.model.presence import Presence
 
 STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once

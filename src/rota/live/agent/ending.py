@@ -11,12 +11,12 @@ from typing import Any
 
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.launching import checkpoints
-from rota.live.agent.processes import LOOK_AGAIN_S, signal_name, tag_of
+from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.rank import Rank
 from rota.live.agent.setup import FAILED
 from rota.live.agent.states import State
 from rota.live.wire import Message
-from rota.model.length import length_text
+from rota.model.asked_end import asked_end_text, signal_name
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
@@ -102,7 +102,8 @@ class Ending:
             return
         printed = [rank.last_printed for rank in ranks if bad and rank.index == process]
         saved = saved_since_asked(self._attempt) if asked else ""
-        words = [f"it saved {saved}" if saved else "", after_asked(code, self._attempt.grace_s)]
+        words = [f"it saved {saved}" if saved else ""]
+        words.append(asked_end_text(code, self._attempt.grace_s))
         if bad and not asked:
             words = [self._failure(process, code), self._attempt.complaint]
         setup = map(failed_setup, printed)
@@ -201,17 +202,6 @@ class Ending:
         if not any(rank.found_gone for rank in attempt.ranks):
             told["at_s"] = attempt.world.now_s()
         return told
-
-
-def after_asked(code: int, grace_s: float) -> str:
-    """How a program ended that was asked to; "" if it did as it was asked."""
-    if code == -signal.SIGKILL:
-        if not grace_s:
-            return "it was killed at once"
-        return f"it was killed when its grace of {length_text(grace_s)} was over"
-    if code < 0:
-        return "" if code == -signal.SIGTERM else f"killed by {signal_name(-code)} after SIGTERM"
-    return f"it ended with exit code {code} after SIGTERM" if code else ""
 
 
 def failed_setup(printed: bytes) -> str:

@@ -76,7 +76,7 @@ class Pausing:
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
         attempt.record.fallback = None
-        attempt.farewell = {}
+        attempt.asked_end = {}
         attempt.become(State.SUSPENDING)
         self._stops = False
         if self._seat is not None:
@@ -364,13 +364,13 @@ class Pausing:
             return  # an agent before this one was asked, and its controller asks again
         stopped_s = attempt.record.suspended_s
         if not self._vacates:
-            attempt.done(command_id, stopped_s=stopped_s, **attempt.farewell)
+            attempt.done(command_id, stopped_s=stopped_s, **attempt.asked_end)
             return
 
         def vacated(error: str | None) -> None:
             if attempt.state not in (State.ENDED, State.LOST):
                 vacated = {"vacated": json_of(attempt.record.vacated), "kept": error}
-                told = vacated | attempt.farewell
+                told = vacated | attempt.asked_end
                 attempt.done(command_id, stopped_s=stopped_s, **told)
 
         self._vacating.vacate(vacated)

@@ -160,14 +160,6 @@ def kill_remains(
     return killed
 
 
-def signal_name(number: int) -> str:
-    """Name of a signal; real-time signals have numbers only."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time of these processes and all their descendants, ended ones included."""
     ticks = 0

@@ -118,7 +118,7 @@ class Restarting:
         attempt.record.vacated = replace(vacated, grace_ends_s=None, asked_boottime_s=None)
         codes = (each["code"] for each in exits if each is not None)
         code = next((code for code in codes if code not in (0, -signal.SIGTERM)), None)
-        attempt.farewell = {"exit_code": code, "saved": saved_since_asked(attempt)}
+        attempt.asked_end = {"exit_code": code, "saved": saved_since_asked(attempt)}
         self._left(vacated.at_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.model.asked_end import asked_end_text
 from rota.model.commands import Launch, Migrate, Park, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
@@ -104,20 +105,13 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.settle(row)
     if ledger.state[row] != STOPPING:
         ledger.enter(row, SUSPENDED, e.at_s)
-    how = "".join(f"; {words}" for words in suspended_words(e.exit_code, e.saved))
-    ledger.tell(row, e.at_s, f"suspended{in_favour(ledger, row)}{how}")
-
-
-def suspended_words(exit_code: int | None, saved: str | None) -> list[str]:
-    """How the processes of a job ended that were asked to end for its suspension, in clauses."""
-    words = []
-    if saved is not None:
-        words.append(f"it saved {saved}" if saved else "it saved nothing in ROTA_CHECKPOINT_DIR")
-    if exit_code == -9:
-        words.append("it was killed when its grace was over")
-    elif exit_code:
-        words.append(f"it ended with exit code {exit_code} after SIGTERM")
-    return words
+    words = [f"suspended{in_favour(ledger, row)}"]
+    if e.saved is not None:
+        words.append(f"it saved {e.saved or 'nothing in ROTA_CHECKPOINT_DIR'}")
+    program = ledger.spec[row].program
+    if program is not None and e.exit_code is not None:
+        words.append(asked_end_text(e.exit_code, program.grace_s))
+    ledger.tell(row, e.at_s, "; ".join(filter(None, words)))
 
 
 def job_parked(ledger: Ledger, e: JobParked) -> None:

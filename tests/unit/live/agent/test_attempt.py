@@ -194,7 +194,7 @@ def test_the_last_report_comes_with_the_end_however_late_it_is_read(kept):
         (0, 60.0, ""),
         (-15, 60.0, ""),
         (3, 60.0, "it ended with exit code 3 after SIGTERM"),
-        (-11, 60.0, "killed by SIGSEGV after SIGTERM"),
+        (-11, 60.0, "it was killed by SIGSEGV after SIGTERM"),
         (-9, 60.0, "it was killed when its grace of 1m was over"),
         (-9, 0.0, "it was killed at once"),
     ],
