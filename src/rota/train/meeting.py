@@ -1,4 +1,4 @@
-"""The meeting place of a gang: keys and values by which ranks find each other, behind a secret.
+"""The meeting place of a gang: its ranks find each other by keys and values, behind a secret.
 
 Torch's own store listens on every interface and answers whoever connects. This one listens at one
 address, and both sides prove that they know the gang's secret before either reads anything else:

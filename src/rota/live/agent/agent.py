@@ -35,7 +35,6 @@ from rota.live.agent.cpus import LOOK_EVERY_S as LOOK_AT_CPUS_S
 from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
-from rota.live.agent.door import Door
 from rota.live.agent.endpoint import Endpoint
 from rota.live.agent.filling import Filling, ways_of
 from rota.live.agent.guest import Guest, Guests
@@ -62,6 +61,7 @@ from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.seat import FlowSeat
 from rota.live.agent.snapshots import Snapshots
+from rota.live.agent.sockets import Sockets
 from rota.live.agent.states import State
 from rota.live.agent.vitals import Vitals
 from rota.live.agent.watchman_link import WatchmanLink
@@ -148,7 +148,7 @@ class Agent:
             self._watchman = WatchmanLink(folder.node(node), node, self._lease.path, trees)
         self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
-        self._door = Door(folder, node, self._serve_worker)
+        self._sockets = Sockets(folder, node, self._serve_worker)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
         self._checkpoints = None
@@ -217,7 +217,7 @@ class Agent:
         self._held = self.folder.hold()
         self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
         threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
-        await self._door.open()
+        await self._sockets.open()
         if self._watchman is not None:
             self._spawn(self._watchman.run())
         self._spawn(self._start_zygote())
@@ -248,7 +248,7 @@ class Agent:
         self._spawn(self._filling.run())
         self._spawn(self._ordering.run())
         await self._ending.wait()
-        self._door.close()
+        self._sockets.close()
         self._pieces.close()
         await self._memory.close()
         tasks = [*self._tasks, *(t for each in self.attempts.values() for t in each.tasks)]
@@ -298,7 +298,7 @@ class Agent:
         while True:
             await asyncio.sleep(LOOK_OUTSIDE_S)
             try:
-                await self._door.look()
+                await self._sockets.look()
                 if not self._arenas.exists():
                     log.warning("%s was removed: it is made anew", self._arenas)
                 before, self._held = self._held, self.folder.hold()
@@ -853,7 +853,7 @@ class Agent:
     def _requests(
         self, record: Record, folder: Path, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
-        where = (folder, self.devices, self._door.path)
+        where = (folder, self.devices, self._sockets.path)
         place, memory_bytes = self._cpus.place(record), self._memory_left(record)
         options = {"place": place, "memory_bytes": memory_bytes} | options
         if any(map(is_far, (*gpus, *record.gpus))):

@@ -31,7 +31,7 @@ OF_TORCHRUN = b"TORCHELASTIC_RUN_ID="  # in the environment of its ranks
 BLOCKED, IGNORED, CAUGHT = "SigBlk", "SigIgn", "SigCgt"
 
 
-class Known(NamedTuple):
+class AskedProcess(NamedTuple):
     """A process, and when it started: its number may be another's later."""
 
     pid: int
@@ -84,7 +84,7 @@ class Asking:
 
     def __init__(self, shim: int) -> None:
         self._shim = shim
-        self._asked: set[Known] = set()
+        self._asked: set[AskedProcess] = set()
         self._passed: set[int] = set()  # launchers, while their ranks end
         self._over_s: float | None = None  # since when none that was asked is left
 
@@ -96,7 +96,7 @@ class Asking:
 
     def look(self, now_s: float) -> None:
         """Ask the next processes once all that were asked have ended for LINGER_S."""
-        if any(started_at(known.pid) == known.began_s for known in self._asked):
+        if any(started_at(asked.pid) == asked.began_s for asked in self._asked):
             self._over_s = None
         elif self._over_s is None:
             self._over_s = now_s
@@ -119,9 +119,9 @@ class Asking:
 
     def _ask(self, pid: int) -> None:
         began_s = started_at(pid)
-        if began_s is None or (known := Known(pid, began_s)) in self._asked:
+        if began_s is None or (asked := AskedProcess(pid, began_s)) in self._asked:
             return
-        self._asked.add(known)
+        self._asked.add(asked)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
 

@@ -24,7 +24,7 @@ from rota.live.agent.method import grace_of
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.rank import Rank
-from rota.live.agent.record import Answer, Record
+from rota.live.agent.record import LastAnswer, Record
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.restore_from_arena import Returning
 from rota.live.agent.seat import FlowSeat
@@ -125,7 +125,7 @@ class Attempt(Account):
         began = [rank.claimed_at_s for rank in self.ranks if not rank.is_far]
         if record.answer is None and record.command_id is not None and began and all(began):
             record.launched_s = max(began)
-            record.answer = Answer(record.command_id, record.launched_s)
+            record.answer = LastAnswer(record.command_id, record.launched_s)
 
     def _refuse_if_stopping(self) -> None:
         if self.stopping:

@@ -22,7 +22,7 @@ from rota.live.agent.output import keep_last_lines
 from rota.live.agent.processes import tag_of
 from rota.live.agent.pulses import phase_of
 from rota.live.agent.rank import Rank, life_of
-from rota.live.agent.record import Answer, Record, json_of
+from rota.live.agent.record import LastAnswer, Record, json_of
 from rota.live.agent.states import State, Story
 from rota.live.agent.world import World
 from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
@@ -254,11 +254,11 @@ class Account:
 
     def carries_out(
         self, command_id: int | None, stopped_s: float | None = None, *, is_final: bool = True
-    ) -> Answer | None:
+    ) -> LastAnswer | None:
         """Record that a command is carried out now, for a controller that may miss the answer."""
         if command_id is not None:
             at_s = self.world.now_s()
-            self.record.answer = Answer(command_id, at_s, stopped_s, is_final)
+            self.record.answer = LastAnswer(command_id, at_s, stopped_s, is_final)
         return self.record.answer if command_id is not None else None
 
     def last_done(self) -> Message:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Rule(NamedTuple):
+class VariableRule(NamedTuple):
     """A rule for variables with these names; ``*`` stands for any end.
 
     ``only_with``: only where one of these is set as well, since the names say little by themselves.
@@ -25,20 +25,22 @@ class Rule(NamedTuple):
 
 # The longest name that matches a variable counts; variables that none matches reach jobs.
 RULES = (
-    Rule(("ROTA_*",), False, "of the agent, or of the job that has started `rota up`"),
-    Rule(
+    VariableRule(("ROTA_*",), False, "of the agent, or of the job that has started `rota up`"),
+    VariableRule(
         ("SLURM_*", "SLURMD_*", "SRUN_*", "SBATCH_*", "SALLOC_*"),
         False,
         "of a job or step of Slurm, and options of its commands",
     ),
-    Rule(("SLURM_CONF",), True, "where Slurm is configured on the machine, for its commands"),
-    Rule(
+    VariableRule(
+        ("SLURM_CONF",), True, "where Slurm is configured on the machine, for its commands"
+    ),
+    VariableRule(
         ("PMI_*", "PMI2_*", "PMIX_*", "HYDI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         False,
         "of a process of MPI: its rank, and how it meets the others",
     ),
-    Rule(("OMPI_*", "PRTE_*", "MV2_COMM_WORLD_*", "MVP_COMM_WORLD_*"), False, "of mpirun"),
-    Rule(
+    VariableRule(("OMPI_*", "PRTE_*", "MV2_COMM_WORLD_*", "MVP_COMM_WORLD_*"), False, "of mpirun"),
+    VariableRule(
         (
             *("OMPI_MCA_*", "OMPI_CC", "OMPI_CXX", "OMPI_FC", "OMPI_LIBS", "OMPI_LDFLAGS"),
             *("OMPI_CPPFLAGS", "OMPI_CFLAGS", "OMPI_CXXFLAGS", "OMPI_FCFLAGS"),
@@ -46,41 +48,43 @@ RULES = (
         True,
         "settings of Open MPI, and of its compilers",
     ),
-    Rule(
+    VariableRule(
         ("OMPI_MCA_orte_*", "OMPI_MCA_ess*", "OMPI_MCA_pmix*", "OMPI_MCA_initial_wdir"),
         False,
-        "by which mpirun's processes find it",
+        "how the processes of mpirun find it",
     ),
-    Rule(("PALS_*", "ALPS_*"), False, "of Cray's launchers"),
-    Rule(("JSM_*",), False, "of jsrun"),
-    Rule(("FLUX_*",), False, "of Flux"),
-    Rule(("LSB_*", "LSF_*", "LS_JOBPID", "LS_SUBCWD"), False, "of a job of LSF"),
-    Rule(
+    VariableRule(("PALS_*", "ALPS_*"), False, "of Cray's launchers"),
+    VariableRule(("JSM_*",), False, "of jsrun"),
+    VariableRule(("FLUX_*",), False, "of Flux"),
+    VariableRule(("LSB_*", "LSF_*", "LS_JOBPID", "LS_SUBCWD"), False, "of a job of LSF"),
+    VariableRule(
         ("LSF_ENVDIR", "LSF_BINDIR", "LSF_LIBDIR", "LSF_SERVERDIR"),
         True,
         "where LSF is on the machine, for its commands",
     ),
-    Rule(("PBS_*", "COBALT_*", "OAR_*"), False, "of a job of PBS, Cobalt or OAR"),
-    Rule(("PBS_CONF_FILE", "PBS_EXEC"), True, "where PBS is on the machine, for its commands"),
-    Rule(
+    VariableRule(("PBS_*", "COBALT_*", "OAR_*"), False, "of a job of PBS, Cobalt or OAR"),
+    VariableRule(
+        ("PBS_CONF_FILE", "PBS_EXEC"), True, "where PBS is on the machine, for its commands"
+    ),
+    VariableRule(
         ("SGE_*", "NSLOTS", "NHOSTS", "NQUEUES", "PE_HOSTFILE"),
         False,
         "of a job of Grid Engine",
     ),
-    Rule(
+    VariableRule(
         ("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"),
         True,
         "where Grid Engine is on the machine, for its commands",
     ),
-    Rule(
+    VariableRule(
         ("JOB_ID", "JOB_NAME", "JOB_SCRIPT", "QUEUE", "PE", "REQUEST", "RESTARTED", "TASK_ID"),
         False,
         "of a job of Grid Engine",
         only_with=("PE_HOSTFILE", "SGE_TASK_ID", "SGE_JOB_SPOOL_DIR"),
     ),
-    Rule(("_CONDOR_*",), False, "of a job of HTCondor"),
-    Rule(("AWS_BATCH_*",), False, "of a job of AWS Batch"),
-    Rule(
+    VariableRule(("_CONDOR_*",), False, "of a job of HTCondor"),
+    VariableRule(("AWS_BATCH_*",), False, "of a job of AWS Batch"),
+    VariableRule(
         (
             *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
             *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
@@ -89,7 +93,7 @@ RULES = (
         False,
         "of torchrun, and of who starts ranks as it does",
     ),
-    Rule(
+    VariableRule(
         (
             *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_*", "HOROVOD_CROSS_*"),
             *("HOROVOD_GLOO_*", "HOROVOD_HOSTNAME", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
@@ -97,18 +101,18 @@ RULES = (
         False,
         "of horovodrun and of DeepSpeed's launcher",
     ),
-    Rule(("LT_*",), False, "of `fabric run`"),
-    Rule(
+    VariableRule(("LT_*",), False, "of `fabric run`"),
+    VariableRule(
         ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TF_CONFIG", "DMLC_*"),
         False,
         "of a cluster of JAX, TensorFlow or MXNet",
     ),
-    Rule(
+    VariableRule(
         ("KUBERNETES_PORT", "KUBERNETES_PORT_*", "JOB_COMPLETION_INDEX"),
         False,
         "of a pod, which programs take for the rank of an operator's job",
     ),
-    Rule(
+    VariableRule(
         ("RAY_*",),
         False,
         "of a task, actor or job of Ray: `ray.init()` would wait for GPUs that Rota has",

@@ -42,7 +42,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     moves: bool
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class LastAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last command that was carried out, and when; a suspension stopped it at ``stopped_s``.
 
     Until it ``is_final`` some of what belongs to it is to follow.
@@ -81,7 +81,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     method: Method = Method(STOP, "")  # the suspension without a session
     launched_s: float = 0.0
     command_id: int | None = None  # of its launch
-    answer: Answer | None = None  # that the controller may not have heard
+    answer: LastAnswer | None = None  # that the controller may not have heard
     boot_id: str | None = None  # of the boot in which its processes were started
     secret: str | None = None  # the tags of its processes are made from it
     lives: dict[str, int] = {}

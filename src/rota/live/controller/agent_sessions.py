@@ -18,7 +18,7 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.leases import MARGIN_S, SILENT_S, Leases
 from rota.live.controller.outboxes import Outbox, process_of
 from rota.live.controller.questions import Questions
-from rota.live.controller.record import CLAIM_S, Claim, Host, Record
+from rota.live.controller.record import CLAIM_S, Host, NodeClaim, Record
 from rota.live.controller.recovery import (
     NODE_CHANGED,
     RETRY_S,
@@ -285,7 +285,7 @@ class AgentSessions:
     def _note_claim(self, node: str, address: str) -> None:
         """Take note of another machine that says it is a node, and tell of it once."""
         now_s, last = self._record.now_s(), self._record.claims.get(node)
-        self._record.claims[node] = Claim(address, now_s)
+        self._record.claims[node] = NodeClaim(address, now_s)
         if last is None or last.address != address or now_s - last.at_s >= CLAIM_S:
             notice.warning("node %s: another machine, at %s, says that it is this node; it waits "
                            "until the node is lost", node, address)  # fmt: skip

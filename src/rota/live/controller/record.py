@@ -61,7 +61,7 @@ class Host(NamedTuple):
     boot_id: str = ""
 
 
-class Claim(NamedTuple):
+class NodeClaim(NamedTuple):
     """Another machine says that it is a node: where it calls from, and when it did so last."""
 
     address: str
@@ -116,7 +116,9 @@ class Record:
         self.heard_s: dict[str, float] = {}  # by node: when its agent was heard last
         self.disconnected: dict[str, tuple[float, str]] = {}  # by node: when last, and why
         self.hosts: dict[str, Host] = {}  # by node: as its agent last said hello
-        self.claims: dict[str, Claim] = {}  # by node: that of another machine, which was refused
+        self.claims: dict[
+            str, NodeClaim
+        ] = {}  # by node: that of another machine, which was refused
         self.vitals: dict[str, Message] = {}  # by node: what its agent has told last of its use
         # By row: variables that a job's processes get besides its own, which come first.
         self.environment: Callable[[int], dict[str, str]] = lambda row: {}

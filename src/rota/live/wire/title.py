@@ -1,4 +1,4 @@
-"""The words by which ``ps``, ``top`` and ``nvidia-smi`` show one of Rota's own processes."""
+"""The words that ``ps``, ``top`` and ``nvidia-smi`` show for one of Rota's own processes."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ PR_SET_NAME = 15
 def title(*words: str) -> None:
     """Show this process, and what it forks, as these words: its command line from now on.
 
-    They take the place of the words by which the process was started, and are cut at the end of
+    They take the place of the words that the process was started with, and are cut at the end of
     these. ``sys.argv`` and the environment stay as they are. A process whose kernel does not tell
     where its words lie keeps them. Its name in the kernel has neither spaces nor parentheses: some
     readers of ``/proc/PID/stat``, Slurm's among them, lose a process that has.

@@ -15,7 +15,7 @@ def is_short(path: str | Path) -> bool:
 
 @contextmanager
 def short(path: str | Path) -> Iterator[str]:
-    """A name by which to bind or connect to a socket with a path of any length, in the ``with``.
+    """A short name of a socket's path, of any length, to bind or connect to inside the ``with``.
 
     Raises OSError if its folder is not there.
     """

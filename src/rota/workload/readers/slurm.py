@@ -36,7 +36,7 @@ NO_TIME = ("Unknown", "None")
 NEVER_STARTED, NOT_ENDED = "jobs left out that never started", "jobs left out that had not ended"
 
 
-class Run(NamedTuple):
+class SacctRow(NamedTuple):
     """A row: one run of a job, or the state of a job that has not run since."""
 
     line: int
@@ -49,7 +49,7 @@ class Run(NamedTuple):
         """True if it held its GPUs, however it ended."""
         return self.state not in (*WAITING, *RUNNING, NEVER_STARTED)
 
-    def follows(self, other: "Run") -> bool:
+    def follows(self, other: "SacctRow") -> bool:
         """True if it may be another run of the same job: ids may have been reset between."""
         return (self.spec.user, self.spec.name) == (other.spec.user, other.spec.name)
 
@@ -67,7 +67,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
             "add them to sacct's --format"
         )
     make = _maker(rows)
-    runs_of: dict[str, list[Run]] = {}
+    runs_of: dict[str, list[SacctRow]] = {}
     for line, row in rows.rows:
         try:
             run = make(line, row)
@@ -90,7 +90,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
     return from_first(jobs(groups, lambda runs: _job(runs, report), report), report)
 
 
-def _maker(rows: Table) -> Callable[[int, Sequence[str]], Run | None]:
+def _maker(rows: Table) -> Callable[[int, Sequence[str]], SacctRow | None]:
     """A function that takes a row to its run; None of a job step. It raises TraceError."""
     get_id, get_submit, get_elapsed = map(rows.getter, NEEDED)
     get_tres = [rows.getter(column) for column in GPU_COLUMNS]
@@ -99,7 +99,7 @@ def _maker(rows: Table) -> Callable[[int, Sequence[str]], Run | None]:
         rows.getter, ("State", "Start", "User", "Partition", "JobName")
     )
 
-    def make(line: int, row: Sequence[str]) -> Run | None:
+    def make(line: int, row: Sequence[str]) -> SacctRow | None:
         name, state, start = get_id(row), get_state(row).partition(" ")[0], get_start(row)
         if "." in name:
             return None
@@ -108,12 +108,12 @@ def _maker(rows: Table) -> Callable[[int, Sequence[str]], Run | None]:
             spec = spec._replace(submit_s=moment("Submit", get_submit(row)))
         if start in NO_TIME and state not in (*WAITING, *RUNNING):
             state = NEVER_STARTED
-        if not Run(line, spec, state, None).has_run:
-            return Run(line, spec, state, None)
+        if not SacctRow(line, spec, state, None).has_run:
+            return SacctRow(line, spec, state, None)
         given = next((column(row) for column in get_tres if column(row)), "")
         gpus = gpus_of(given)
         if not gpus:
-            return Run(line, spec, state, None)
+            return SacctRow(line, spec, state, None)
         spec = spec._replace(
             num_gpus=gpus,
             submit_s=moment("Submit", get_submit(row)),
@@ -124,12 +124,12 @@ def _maker(rows: Table) -> Callable[[int, Sequence[str]], Run | None]:
         start_s = None
         with suppress(TraceError):  # the job is as good without it
             start_s = moment("Start", start)
-        return Run(line, spec, state, start_s)
+        return SacctRow(line, spec, state, start_s)
 
     return make
 
 
-def _job(runs: list[Run], report: Report) -> JobSpec | None:
+def _job(runs: list[SacctRow], report: Report) -> JobSpec | None:
     """The job that has had these runs; None if it is left out, which is counted."""
     last = max(
         runs, key=lambda run: (run.spec.submit_s, inf if run.start_s is None else run.start_s)
@@ -156,9 +156,9 @@ def _job(runs: list[Run], report: Report) -> JobSpec | None:
     return spec
 
 
-def _once(runs: list[Run], report: Report) -> list[Run]:
+def _once(runs: list[SacctRow], report: Report) -> list[SacctRow]:
     """The runs in order of time, each once: of two rows that tell of one run, the longer."""
-    found: dict[tuple[float, float], Run] = {}
+    found: dict[tuple[float, float], SacctRow] = {}
     for run in runs:
         key = (run.spec.submit_s if run.start_s is None else run.start_s, run.spec.submit_s)
         if key in found:

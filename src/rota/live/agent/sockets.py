@@ -22,7 +22,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 log = logging.getLogger("rota.agent")
 
 
-class Door:
+class Sockets:
     """Where an agent listens for its workers; ``serve`` is called with each connection."""
 
     def __init__(self, folder: Folder, node: str, serve: Serve) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rota.errors import InputError
 from rota.folder import Folder
-from rota.live.agent.door import Door
+from rota.live.agent.sockets import Sockets
 from rota.live.wire.unixpath import is_short
 from rota.train.link import Link
 
@@ -37,7 +37,7 @@ async def hears(path, heard):
     return True
 
 
-def with_door(folder, story):
+def with_sockets(folder, story):
     async def main():
         heard = asyncio.Queue()
 
@@ -45,12 +45,12 @@ def with_door(folder, story):
             heard.put_nowait(await reader.readline())
             writer.close()
 
-        door = Door(folder, "here", serve)
+        sockets = Sockets(folder, "here", serve)
         try:
-            await door.open()
-            await story(door, heard)
+            await sockets.open()
+            await story(sockets, heard)
         finally:
-            door.close()
+            sockets.close()
         assert not folder.socket("here").exists()
 
     asyncio.run(main())
@@ -63,34 +63,34 @@ def test_workers_find_their_agent_however_long_paths_are(tmp_path, monkeypatch, 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     folder = folder_in(long / "home")
 
-    async def story(door, heard):
-        for path in (door.path, folder.socket("here"), folder.outside_socket("here")):
+    async def story(sockets, heard):
+        for path in (sockets.path, folder.socket("here"), folder.outside_socket("here")):
             assert await hears(path, heard)
 
-    with_door(folder, story)
+    with_sockets(folder, story)
 
 
 def test_programs_are_given_the_path_that_any_can_connect_to(tmp_path, runtime):
     folder = folder_in(tmp_path / ("x" * 116))
 
-    async def story(door, heard):
-        assert door.path == str(folder.outside_socket("here"))
-        assert is_short(door.path)
+    async def story(sockets, heard):
+        assert sockets.path == str(folder.outside_socket("here"))
+        assert is_short(sockets.path)
 
-    with_door(folder, story)
+    with_sockets(folder, story)
 
 
 @pytest.mark.parametrize("gone", ["the runtime folder", "the folder in it", "both sockets"])
 def test_what_is_removed_is_made_anew(tmp_path, runtime, gone):
     folder = folder_in(tmp_path / "home")
 
-    async def story(door, heard):
+    async def story(sockets, heard):
         own, outside = folder.socket("here"), folder.outside_socket("here")
         if gone == "the runtime folder":
             shutil.rmtree(runtime)
-            assert await hears(door.path, heard), "jobs do not notice"
-            assert door.path == str(own)
-            await door.look()
+            assert await hears(sockets.path, heard), "jobs do not notice"
+            assert sockets.path == str(own)
+            await sockets.look()
             runtime.mkdir()
         elif gone == "the folder in it":
             shutil.rmtree(outside.parent)
@@ -98,23 +98,23 @@ def test_what_is_removed_is_made_anew(tmp_path, runtime, gone):
             own.unlink()
             outside.unlink()
             assert not await hears(own, heard)
-        await door.look()
+        await sockets.look()
         for path in (own, outside):
             assert await hears(path, heard)
 
-    with_door(folder, story)
+    with_sockets(folder, story)
 
 
 def test_a_file_system_without_sockets_leaves_the_other_place(tmp_path, runtime):
     folder = folder_in(tmp_path / "home")
     folder.socket("here").mkdir()  # nothing can be bound there
 
-    async def story(door, heard):
-        assert door.path == str(folder.outside_socket("here"))
-        assert await hears(door.path, heard)
+    async def story(sockets, heard):
+        assert sockets.path == str(folder.outside_socket("here"))
+        assert await hears(sockets.path, heard)
         folder.socket("here").rmdir()
 
-    with_door(folder, story)
+    with_sockets(folder, story)
 
 
 def test_without_any_place_the_agent_says_so_with_paths_and_fix(tmp_path, runtime):
@@ -122,6 +122,6 @@ def test_without_any_place_the_agent_says_so_with_paths_and_fix(tmp_path, runtim
     folder.socket("here").mkdir()
     runtime.rmdir()
     with pytest.raises(InputError) as refused:
-        asyncio.run(Door(folder, "here", lambda *_: None).open())
+        asyncio.run(Sockets(folder, "here", lambda *_: None).open())
     for words in (str(folder.socket("here")), str(runtime), "set XDG_RUNTIME_DIR to a folder"):
         assert words in str(refused.value)
