@@ -12,7 +12,7 @@ import pytest
 from tests.process.conftest import until
 
 from rota.live.controller.leases import MARGIN_S
-from rota.live.wire import worn
+from rota.live.wire import tags
 from rota.live.wire.lease import Lease, lease_file
 
 from .conftest import Job
@@ -74,8 +74,8 @@ time.sleep(1000)
 
 
 def is_guard(process):
-    number = worn.number_on(process.pid)
-    return worn.mark_in(number) is not None and number & worn.GUARD
+    tag = tags.tag_or_limit(process.pid)
+    return tags.key_in(tag) is not None and tag & tags.GUARD
 
 
 def test_nothing_of_a_job_runs_twice_where_agent_shims_and_zygotes_are_killed_behind_a_cut_cable(

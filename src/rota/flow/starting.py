@@ -20,7 +20,7 @@ from rota.flow.members import Member, Place
 from rota.flow.moves import bind
 from rota.flow.page import Bells, Page
 from rota.flow.seats import Taken
-from rota.live.wire import worn
+from rota.live.wire import tags
 
 PR_SET_PDEATHSIG = 1
 
@@ -101,7 +101,7 @@ def _take_seat(seat: Taken, worker: int) -> None:
     """In a worker: be a process of the job, as its agent would have started it."""
     told = seat.told
     if told.tag is not None:
-        worn.wear(told.tag)
+        tags.set_tag(told.tag)
     output = _output_of_program(Path(told.log))
     for stream in (1, 2):
         os.dup2(output, stream)

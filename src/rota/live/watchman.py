@@ -6,9 +6,8 @@ the job may begin anew elsewhere. The watchman is a process of its own: it sleep
 over, kills what has outlived its shim then, and wakes the shims, since they may be stopped, or the
 machine may have slept. It ends once the agent is gone and no process of a job is left.
 
-It knows the processes of the node's jobs by the number that they wear
-(:mod:`rota.live.wire.worn`), by their control groups, and by the environment that they were
-executed with.
+It knows the processes of the node's jobs by their tags (:mod:`rota.live.wire.tags`), by their
+control groups, and by the environment that they were executed with.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rota.live.wire import clock, worn
+from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
 from rota.live.wire.procfs import ENDED, PARENT, STATE, stat_of
 from rota.live.wire.title import title
@@ -43,8 +42,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 class Watchman:
     """See the module. ``trees`` have the control groups of the node's jobs, if they have any."""
 
-    def __init__(self, folder: Path, lease: Lease, mark: int, trees: Sequence[Path] = ()) -> None:
-        self._folder, self._lease, self._mark, self._trees = folder, lease, mark, trees
+    def __init__(self, folder: Path, lease: Lease, key: int, trees: Sequence[Path] = ()) -> None:
+        self._folder, self._lease, self._key, self._trees = folder, lease, key, trees
         self._pulse = b"ROTA_PULSE=" + os.fsencode(folder / "jobs") + b"/"
         self._has_agent = True
         self._alarm = LIBC.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)
@@ -72,11 +71,11 @@ class Watchman:
         """The living guards of the node, and its jobs' other processes: True for tagged ones."""
         guards, others = list[int](), dict[int, bool]()
         for pid in _pids():
-            number = worn.number_on(pid)
-            if number is not None and worn.mark_in(number) == self._mark:
-                if number & worn.WATCHMAN or not _lives(pid):
+            tag = tags.tag_or_limit(pid)
+            if tag is not None and tags.key_in(tag) == self._key:
+                if tag & tags.WATCHMAN or not _lives(pid):
                     continue
-                if number & worn.GUARD:
+                if tag & tags.GUARD:
                     guards.append(pid)
                 else:
                     others[pid] = True
@@ -106,7 +105,7 @@ class Watchman:
         """Processes of jobs with no guard above them."""
         guards, others = self._living()
         orphans = {pid for pid in others if not _has_guard(pid, guards)}
-        if any(not others[pid] for pid in orphans):  # the shims of older agents wear no mark
+        if any(not others[pid] for pid in orphans):  # older agents' shims are no guards
             shims = self._claimed()
             orphans = {pid for pid in orphans if others[pid] or not _has_guard(pid, shims)}
         return orphans
@@ -199,21 +198,21 @@ def _send(pid: int, number: signal.Signals) -> bool:
     return True
 
 
-def _take_over(mark: int) -> None:
+def _take_over(key: int) -> None:
     """Take the place of the watchman of an earlier agent."""
     for pid in _pids():
-        number = worn.number_on(pid)
-        if number is not None and worn.mark_in(number) == mark and number & worn.WATCHMAN:
+        tag = tags.tag_or_limit(pid)
+        if tag is not None and tags.key_in(tag) == key and tag & tags.WATCHMAN:
             _send(pid, signal.SIGKILL)
 
 
 def main() -> None:
-    """``FOLDER LEASE MARK TITLE [TREE]...``: watch over the node with this folder."""
-    folder, lease, mark, words, *trees = sys.argv[1:]
+    """``FOLDER LEASE KEY TITLE [TREE]...``: watch over the node with this folder."""
+    folder, lease, key, words, *trees = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     title(words)  # without "rota": `pkill -f rota` is not to end it
-    worn.wear(worn.marked(int(mark), 0) | worn.WATCHMAN)
-    watchman = Watchman(Path(folder), Lease(Path(lease)), int(mark), [Path(tree) for tree in trees])
-    _take_over(int(mark))
+    tags.set_tag(tags.tag_on_node(int(key), 0) | tags.WATCHMAN)
+    watchman = Watchman(Path(folder), Lease(Path(lease)), int(key), [Path(tree) for tree in trees])
+    _take_over(int(key))
     watchman.run()

@@ -21,11 +21,11 @@ from rota.errors import InputError, ServerError, UnreachableError
 from rota.folder import Folder, hold_lock
 from rota.live.agent.cpu_groups import identity, kept
 from rota.live.agent.output import give_back
-from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
+from rota.live.agent.processes import descendants, rank_tag_of, started_at, tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
-from rota.live.wire import worn
+from rota.live.wire import tags
 from rota.live.wire.clock import boot_id
 from rota.server.kubernetes import cancel_pods
 from rota.server.ray import cancel_nodes
@@ -52,14 +52,14 @@ class Living(NamedTuple):
 
 
 class _Ranks(NamedTuple):
-    """The job of each tag that ranks wear, and of each session that a shim leads.
+    """The job of each rank's tag, and of each session that a shim leads.
 
-    ``marks`` are those of the nodes' watchmen.
+    ``node_keys`` are in the tags of the nodes' watchmen.
     """
 
     tags: dict[int | None, str]
     sessions: dict[int, str]
-    marks: set[int | None]
+    node_keys: set[int | None]
 
 
 def living(folder: Folder) -> dict[int, Living]:
@@ -153,11 +153,11 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
 
 def _job_of(process: psutil.Process, folder: Folder, ranks: _Ranks) -> str | None:
     """Job of the process; "" for the cluster as a whole, None for a foreign process."""
-    job_id = ranks.tags.get(worn_by(process.pid)) or ranks.sessions.get(os.getsid(process.pid))
+    job_id = ranks.tags.get(rank_tag_of(process.pid)) or ranks.sessions.get(os.getsid(process.pid))
     if job_id is not None:
         return job_id
-    number = worn.number_on(process.pid)
-    if number is not None and number & worn.WATCHMAN and worn.mark_in(number) in ranks.marks:
+    tag = tags.tag_or_limit(process.pid)
+    if tag is not None and tag & tags.WATCHMAN and tags.key_in(tag) in ranks.node_keys:
         return ""
     environment, words = process.environ(), process.cmdline()
     checkpoints = Path(environment.get("ROTA_CHECKPOINT_DIR", os.devnull))
@@ -186,7 +186,7 @@ def _ranks(folder: Folder) -> _Ranks:
     ranks = _Ranks({}, {}, set())
     for place in folder.path.glob("nodes/*"):
         with contextlib.suppress(OSError):
-            ranks.marks.add(worn.mark_of(place))
+            ranks.node_keys.add(tags.node_key(place))
     for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
         job_id = file.parent.parent.name
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -2,11 +2,11 @@
 
 The shim does so by itself: its agent may hang, or be gone.
 
-    python -m rota.train.fence LEASE NUMBER PROGRAM [ARGUMENT]...
+    python -m rota.train.fence LEASE TAG PROGRAM [ARGUMENT]...
 
 runs a program that serves others, and is never stopped itself, with what it starts behind a fence.
 It ends with this process, which ends as the program does, and kills what the program has left
-behind. By its NUMBER a watchman knows this process as a guard: see :mod:`rota.live.wire.worn`.
+behind. By its TAG a watchman knows this process as a guard: see :mod:`rota.live.wire.tags`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rota.live.wire import worn
+from rota.live.wire import tags
 from rota.live.wire.lease import Lease
 from rota.live.wire.procfs import ENDED, STATE, STOPPED, below, stat_of
 
@@ -99,7 +99,7 @@ def has_stopped(pid: int) -> bool:
 
 def main() -> NoReturn:
     """See the module."""
-    lease, number, program = Lease(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
+    lease, tag, program = Lease(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     fence = os.getpid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = os.fork()
@@ -108,7 +108,7 @@ def main() -> NoReturn:
         if os.getppid() == fence:
             os.execvp(program[0], program)  # noqa: S606
         os._exit(1)
-    worn.wear(number | worn.GUARD)
+    tags.set_tag(tag | tags.GUARD)
     wait = Fence(lease, spared=child).wait
     ended = 0
     while ended != child:

@@ -1,7 +1,7 @@
 """A fork of the zygote that becomes the interpreter of a job's program.
 
-It runs the program as ``python SCRIPT`` or ``python -m MODULE`` would, with what :data:`DIFFERS`
-tells. Everything else that the zygote has drawn, opened or noted is made anew here.
+It runs the program as ``python SCRIPT`` or ``python -m MODULE`` would, and makes anew what the
+zygote has drawn, opened or noted. What differs all the same is told in docs/reference/live.md.
 """
 
 import builtins
@@ -18,13 +18,6 @@ import types
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any
-
-DIFFERS = (
-    "torch and rota are imported already: what a script sets before `import torch` has no effect",
-    "all jobs of a node have one hash seed, and so one order of sets of strings",
-    "modules that were there before the program are left out of garbage collection",
-    "the stack of the program begins with frames of rota",
-)
 
 
 def preload() -> None:

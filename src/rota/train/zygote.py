@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rota.live.wire import clock, worn
+from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
 from rota.live.wire.procfs import children_of
 from rota.live.wire.title import title, title_role
@@ -88,7 +88,7 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.setsid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if request["tag"] is not None:
-        worn.wear(request["tag"])
+        tags.set_tag(request["tag"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outlet = Outlet(request["log"])
@@ -106,7 +106,7 @@ def become_shim(request: dict[str, Any]) -> bool:
         return True
     os.close(started)
     if request["tag"] is not None:
-        worn.wear(request["tag"] | worn.GUARD)
+        tags.set_tag(request["tag"] | tags.GUARD)
     outlet.start()
     where = Path(request["folder"])
     name = request["name"]

@@ -17,7 +17,7 @@ import pytest
 from rota.live import watchman
 from rota.live.agent.processes import tag_of
 from rota.live.agent.watchman_link import WatchmanLink
-from rota.live.wire import clock, worn
+from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
 
 HOUR_S = 3600.0
@@ -74,14 +74,14 @@ class Node:
         self.lease = Lease(folder / "lease")
         self.lease.renew(clock.boottime_s() + HOUR_S)
         self.link = WatchmanLink(folder, folder.name, self.lease.path, [folder / "groups"])
-        self.secret = worn.new_secret(folder)
+        self.secret = tags.new_secret(folder)
         self.processes: list[psutil.Process] = []
 
     def watchman(self) -> subprocess.Popen[bytes]:
         """Start one; returns when it is there."""
         started = self.link._start()
         self.processes.append(psutil.Process(started.pid))
-        until(lambda: worn.mark_in(worn.number_on(started.pid)) is not None)
+        until(lambda: tags.key_in(tags.tag_or_limit(started.pid)) is not None)
         return started
 
     def run(
@@ -181,7 +181,7 @@ def test_a_shim_that_is_stopped_or_oversleeps_is_woken_at_the_end_of_the_lease(n
     until(lambda: orphan.status() != psutil.STATUS_STOPPED)
 
 
-def test_who_wears_no_number_is_known_by_its_environment_or_its_control_group(nodes):
+def test_a_process_without_a_tag_is_known_by_its_environment_or_its_control_group(nodes):
     node = nodes[0]
     watchman = node.watchman()
     pulse = str(node.folder / "jobs" / "1" / "1" / "rank0.pulse")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from rota.live.agent.rank import Rank
-from rota.live.wire import clock, worn
+from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
 
 HOUR_S = 3600.0
@@ -238,7 +238,7 @@ while True:
 
 def test_a_host_behind_a_fence_goes_on_while_its_workers_are_stopped(tmp_path, lease):
     lease.renew(clock.boottime_s() + HOUR_S)
-    number = worn.marked(7, 0)
+    number = tags.tag_on_node(7, 0)
     command = [sys.executable, "-m", "rota.train.fence", str(lease.path), str(number)]
     logs = tmp_path / "worker.log", tmp_path / "host.log"
     with open(logs[0], "wb") as out, open(logs[1], "wb") as error:
@@ -260,8 +260,8 @@ def test_a_host_behind_a_fence_goes_on_while_its_workers_are_stopped(tmp_path, l
         assert worker.status() == psutil.STATUS_STOPPED
         lease.renew(clock.boottime_s() + HOUR_S)
         assert writes(logs[0])
-        assert worn.number_on(fence.pid) == number | worn.GUARD  # and nobody below it wears that
-        assert worn.mark_in(worn.number_on(host.pid)) is None
+        assert tags.tag_or_limit(fence.pid) == number | tags.GUARD  # and nothing below it has that
+        assert tags.key_in(tags.tag_or_limit(host.pid)) is None
         host.kill()
         assert fence.wait(60) == 128 + signal.SIGKILL
         until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)

@@ -18,7 +18,7 @@ from typing import Any
 from rota.errors import AgentError, FlowError
 from rota.folder import hold_outside
 from rota.live.agent.processes import while_it_works
-from rota.live.wire import worn
+from rota.live.wire import tags
 from rota.live.wire.island import (
     CONTROL,
     Called,
@@ -219,8 +219,8 @@ class IslandLink:
         python = [sys.executable, "-m"]
         fence = []
         if self._lease is not None:
-            number = worn.marked(worn.mark_of(self._lease.parent), 0)
-            fence = [*python, "rota.train.fence", str(self._lease), str(number)]
+            tag = tags.tag_on_node(tags.node_key(self._lease.parent), 0)
+            fence = [*python, "rota.train.fence", str(self._lease), str(tag)]
         words = [str(self.folder), str(self._devices), str(self._memory_bytes), self._kind]
         try:
             with contextlib.suppress(FileNotFoundError):  # else by a host that was killed

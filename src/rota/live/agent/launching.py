@@ -25,7 +25,7 @@ from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
 from rota.live.agent.setup import SETUP, after_setup, after_setup_of_snapshot
 from rota.live.agent.workdir import workdir_of
-from rota.live.wire import GANG_SECRET, Message, clock, island, worn
+from rota.live.wire import GANG_SECRET, Message, clock, island, tags
 from rota.live.wire.lease import lease_file
 from rota.live.wire.places import here, node_and_gpu
 from rota.model.job import MAX_SLOWDOWN
@@ -103,7 +103,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None, node: Pat
         launched_s=message["at_s"],  # until it is known
         command_id=message.get("command_id"),
         boot_id=clock.boot_id(),
-        secret=worn.new_secret(node),
+        secret=tags.new_secret(node),
         origin=message.get("origin"),
     )
     if nodes := message.get("nodes"):

@@ -22,7 +22,7 @@ from rota.live.agent.migrate_out import Departure
 from rota.live.agent.processes import LOOK_AGAIN_S, started_at
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.states import State
-from rota.live.wire import Message, worn
+from rota.live.wire import Message, tags
 
 PARK = "park"  # the kind of a command that brings an attempt here to wait
 
@@ -220,7 +220,7 @@ class Moves:
         cooperative = record.movable
         record.source = arrival.source  # where the state lies as well, until this node has it
         record.parked = None
-        record.secret = worn.new_secret(self._folder.node(self._node))
+        record.secret = tags.new_secret(self._folder.node(self._node))
         record.gpus = gpus
         record.visible = visible_gpus(gpus, self._devices, everything=cooperative)
         record.movable = self._devices.kind == "cpu" or cooperative

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psutil
 
-from rota.live.wire import worn
+from rota.live.wire import tags
 from rota.live.wire.procfs import (
     CPU_TICKS,
     ENDED,
@@ -116,7 +116,7 @@ def started_at(pid: int) -> float | None:
 
 
 def tag_of(secret: str | None, name: str) -> int | None:
-    """The number that the processes of one life of a rank wear: see :mod:`rota.live.wire.worn`.
+    """The tag of the processes of one life of a rank: see :mod:`rota.live.wire.tags`.
 
     ``secret`` and ``name`` are those of its attempt and of its files. None for an attempt of an
     older agent, which gave it none.
@@ -124,14 +124,14 @@ def tag_of(secret: str | None, name: str) -> int | None:
     if secret is None:
         return None
     own = int.from_bytes(hashlib.sha256(f"{secret}/{name}".encode()).digest()[:7])
-    mark, is_marked, _ = secret.partition("-")
-    return worn.marked(int(mark, 16), own) if is_marked else worn.WORN | own
+    key, has_key, _ = secret.partition("-")
+    return tags.tag_on_node(int(key, 16), own) if has_key else tags.TAG | own
 
 
-def worn_by(pid: int) -> int | None:
+def rank_tag_of(pid: int) -> int | None:
     """The tag of a process, of a shim that of its rank; None if it is gone or another user's."""
-    number = worn.number_on(pid)
-    return number & ~worn.GUARD if number is not None and number >= worn.WORN else number
+    tag = tags.tag_or_limit(pid)
+    return tag & ~tags.GUARD if tag is not None and tag >= tags.TAG else tag
 
 
 def kill_remains(
@@ -150,7 +150,7 @@ def kill_remains(
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            remains = worn_by(process.pid) in wanted or os.getsid(process.pid) in sessions
+            remains = rank_tag_of(process.pid) in wanted or os.getsid(process.pid) in sessions
             if not remains and marks is not None:
                 environment = process.environ()
                 remains = all(environment.get(key) == value for key, value in marks.items())

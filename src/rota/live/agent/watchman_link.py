@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import rota
-from rota.live.wire import worn
+from rota.live.wire import tags
 
 AGAIN_S = 1.0  # until another one takes the place of one that has ended
 END_S = 5.0  # for it to go with the agent
@@ -61,7 +61,7 @@ class WatchmanLink:
     def _start(self) -> subprocess.Popen[bytes]:
         """Start one. Raises OSError."""
         words = [str(Path(rota.__file__).parents[1]), str(self._folder), str(self._lease)]
-        words += [str(worn.mark_of(self._folder)), f"lease watchman of {self._node}"]
+        words += [str(tags.node_key(self._folder)), f"lease watchman of {self._node}"]
         words += map(str, self._trees)
         with open(self._folder / "watchman.log", "ab") as file:
             return subprocess.Popen(

@@ -29,8 +29,8 @@ Cores = list[list[Annotated[int, Meta(ge=0, lt=1 << 16)]]]
 class Seat(Struct, tag="seat", kw_only=True):
     """A job may have a client on these devices, one worker each; -1: none for now.
 
-    Workers are bound to ``cores``, one list each, join ``groups`` (files that take a pid), wear
-    ``tag``, and have the job's environment, folder and log. A seat that exists stays as it is.
+    Workers are bound to ``cores``, one list each, join ``groups`` (files that take a pid), and have
+    the job's ``tag``, environment, folder and log. A seat that exists stays as it is.
     """
 
     number: Number
