@@ -41,10 +41,10 @@ def check_kept(values: dict[str, Any], *, handed_over: bool) -> None:
 
 
 def _check_handed_over(name: str, value: Any) -> None:
-    from rota.train.values import take_apart
+    from rota.train.values import encode
 
     try:
-        take_apart(value)
+        encode(value)
     except TypeError as error:
         raise InputError(
             f"s.save: {name}={type(value).__name__}: {error}: other ranks would not get it"

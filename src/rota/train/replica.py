@@ -81,7 +81,7 @@ class Replica:
 
         Raises RuntimeError if the process group fails, TypeError for what can't be handed over.
         """
-        text, tensors = values.take_apart(self.state())
+        text, tensors = values.encode(self.state())
         if share == 0:
             forms = [[list(s.shape), name_of(s.dtype), s.on_device] for s in _slots(tensors)]
             head = json.dumps([forms, text]).encode()
@@ -94,7 +94,7 @@ class Replica:
 
     def receive(self, senders: Sequence[int]) -> None:
         """Receive the state from the senders, a part from each. Raises RuntimeError."""
-        own = values.take_apart(self.state())[1]
+        own = values.encode(self.state())[1]
         forms, text = json.loads(_receive_bytes(senders[0], self.device))
         slots = [Slot(tuple(shape), dtype_of(name), on_device) for shape, name, on_device in forms]
         if slots == _slots(own):
@@ -114,7 +114,7 @@ class Replica:
                 packed = torch.empty(size, dtype=torch.uint8, device=self.device)
                 dist.recv(packed, sender)
                 _unpack(packed, members)
-        self.load(values.put_together(text, tensors))
+        self.load(values.decode(text, tensors))
 
     def save(self, path: str, draft: str = ".new") -> None:
         """Write everything to a file, completely or not at all; makes its folder if needed.

@@ -24,14 +24,14 @@ NUMBERS = "biufc"  # kinds of numpy arrays
 ADVICE = "give numbers, text, tensors, numpy arrays, and lists, tuples, sets and dicts of them"
 
 
-def take_apart(value: Any) -> tuple[str, list[torch.Tensor]]:
+def encode(value: Any) -> tuple[str, list[torch.Tensor]]:
     """The value as text, and its tensors, in order. Raises TypeError for what can't be told."""
     tensors: list[torch.Tensor] = []
     return json.dumps(_told(value, tensors, 0)), tensors
 
 
-def put_together(text: str | bytes | bytearray, tensors: Sequence[torch.Tensor]) -> Any:
-    """The inverse of :func:`take_apart`. Raises ValueError for text that it did not make."""
+def decode(text: str | bytes | bytearray, tensors: Sequence[torch.Tensor]) -> Any:
+    """The inverse of :func:`encode`. Raises ValueError for text that it did not make."""
     try:
         return _made(json.loads(text), tensors)
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
@@ -44,7 +44,7 @@ def broadcast(value: Any, source: int) -> Any:
     tensors: list[torch.Tensor] = []
     head = b""
     if is_source := dist.get_rank() == source:
-        text, tensors = take_apart(value)
+        text, tensors = encode(value)
         forms = [[list(each.shape), name_of(each.dtype), each.device.type] for each in tensors]
         head = json.dumps([forms, text]).encode()
     forms, text = json.loads(broadcast_bytes(head, source))
@@ -54,7 +54,7 @@ def broadcast(value: Any, source: int) -> Any:
         moved = tensors[number].to(device).contiguous()
         dist.broadcast(moved, source)
         tensors[number] = moved if place == "cuda" else moved.cpu()
-    return value if is_source else put_together(text, tensors)
+    return value if is_source else decode(text, tensors)
 
 
 def _told(value: Any, tensors: list[torch.Tensor], depth: int) -> Any:

@@ -19,6 +19,7 @@ from rota.live.agent.processes import tag_of
 from rota.live.agent.watchman_link import WatchmanLink
 from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
+from support.forked_ranks import rank_request
 
 HOUR_S = 3600.0
 # A process of a session of its own, whose parents are gone. It writes down that it runs.
@@ -92,20 +93,14 @@ class Node:
         folder.mkdir(parents=True)
         script, ledger = folder / "orphan.py", folder / "ledger"
         script.write_text(ORPHAN)
-        request: dict[str, object] = {
-            "name": "rank0",
-            "tag": tag_of(self.secret, f"{number}/rank0") if tagged else None,
-            "folder": str(folder),
-            "log": str(folder / "rank0.log"),
-            "env": dict(os.environ) | env,
-            "workdir": str(folder),
-            "run": f"exec {sys.executable} {script} {ledger}",
-            "argv": None,
-            "fork": False,
-            "cpus": [],
-            "groups": [],
-            "lease": str(self.lease.path),
-        }
+        request = rank_request(
+            folder,
+            tag=tag_of(self.secret, f"{number}/rank0") if tagged else None,
+            log=str(folder / "rank0.log"),
+            env=dict(os.environ) | env,
+            run=f"exec {sys.executable} {script} {ledger}",
+            lease=str(self.lease.path),
+        )
         shim = self._zygote.fork(request)
         self.processes.append(shim)
         until(lambda: ledger.exists() and ledger.read_text().endswith("\n"))

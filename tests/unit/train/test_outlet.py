@@ -4,9 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-import sys
 from collections import Counter
 
 import psutil
@@ -14,6 +11,7 @@ import pytest
 
 from rota.live.agent.zygote_link import Zygote
 from rota.train.outlet import BUFFER_BYTES, PIPE_BYTES
+from support.forked_ranks import powerless, rank_request, until, without_rights
 from support.small_disk import fill, small_disk
 
 OPENED_ANEW = {
@@ -43,25 +41,7 @@ async def a_zygote(folder):
 
 async def start(zygote, folder, **program):
     """Have a rank forked: the process of its shim."""
-    request = {
-        "name": "rank0",
-        "tag": None,
-        "log": str(folder / "log"),
-        "workdir": str(folder),
-        "cpus": [],
-        "groups": [],
-        "lease": None,
-    }
-    own = os.path.dirname(sys.executable)
-    environment = os.environ | {"PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
-    request |= {"folder": str(folder), "env": environment, "argv": None, "fork": False, "run": None}
-    return psutil.Process(await zygote.fork(request | program))
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
+    return psutil.Process(await zygote.fork(rank_request(folder, **program)))
 
 
 def run(folder, **program):
@@ -168,17 +148,10 @@ while True:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of util-linux")
+@powerless
 def test_a_process_of_another_user_that_prints_on_keeps_no_job_from_ending(tmp_path, monkeypatch):
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec setpriv --bounding-set=-kill {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    python = without_rights(tmp_path, monkeypatch)
     (tmp_path / "other.py").write_text(PRINTS_ON)
-    (tmp_path / "other").touch()
-    tmp_path.chmod(0o711)
-    (tmp_path / "other").chmod(0o666)
     log = run(tmp_path, run=f"{python} other.py & until [ -s other ]; do sleep 0.01; done; exit 3")
     assert json.loads((tmp_path / "rank0.exit").read_text())["code"] == 3
     assert b"may run on" in log

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rota.train.values import MOST_DEPTH, put_together, take_apart  # noqa: E402
+from rota.train.values import MOST_DEPTH, decode, encode  # noqa: E402
 
 leaves = st.one_of(
     st.none(),
@@ -48,9 +48,9 @@ def exactly(value):
 @settings(deadline=None)
 @given(trees)
 def test_values_come_back_with_their_types(value):
-    text, tensors = take_apart(value)
+    text, tensors = encode(value)
     assert not tensors
-    assert exactly(put_together(text, tensors)) == exactly(value)
+    assert exactly(decode(text, tensors)) == exactly(value)
 
 
 Best = namedtuple("Best", "step loss")
@@ -84,7 +84,7 @@ sparse = torch.sparse_coo_tensor([[0, 2, 0]], [1.0, 2.0, 3.0], (4,), check_invar
     ids=lambda value: f"{type(value).__name__}",
 )
 def test_kinds_that_json_lacks_come_back_as_they_were(value):
-    back = put_together(*take_apart({"kept": value}))["kept"]
+    back = decode(*encode({"kept": value}))["kept"]
     assert type(back) is type(value)
     if isinstance(value, numpy.ndarray):
         assert back.dtype == value.dtype
@@ -101,9 +101,9 @@ def test_kinds_that_json_lacks_come_back_as_they_were(value):
 
 def test_tensors_travel_beside_the_text_the_sparse_ones_in_their_parts():
     model = torch.nn.Parameter(torch.ones(2))
-    text, tensors = take_apart({"w": model, "g": [sparse, None]})
+    text, tensors = encode({"w": model, "g": [sparse, None]})
     assert len(tensors) == 3
-    back = put_together(text, [each.clone() for each in tensors])
+    back = decode(text, [each.clone() for each in tensors])
     assert torch.equal(back["w"], model)
     assert torch.equal(back["g"][0].to_dense(), sparse.to_dense())
 
@@ -122,7 +122,7 @@ def test_the_state_of_training_can_be_told():
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         state += [each.state_dict() for each in (optimizer, *schedulers)]
-    back = put_together(*take_apart(state))
+    back = decode(*encode(state))
     assert [each.keys() for each in back] == [each.keys() for each in state]
     assert back[1]["milestones"] == state[1]["milestones"]
 
@@ -141,12 +141,12 @@ def test_what_can_not_be_handed_over_is_named():
         (torch.zeros(2, 2).to_sparse_csr(), "tensor of torch.sparse_csr"),
     ]:
         with pytest.raises(TypeError, match=f"a {named} can't be handed to another process; give"):
-            take_apart({"a": [value]})
+            encode({"a": [value]})
     deep = []
     for _ in range(MOST_DEPTH + 1):
         deep = [deep]
     with pytest.raises(TypeError, match="levels deep"):
-        take_apart(deep)
+        encode(deep)
 
 
 class Ran(Exception):
@@ -178,4 +178,4 @@ class Hostile:
 )
 def test_text_that_no_rank_made_is_refused_and_runs_nothing(text):
     with pytest.raises(ValueError):
-        put_together(text, [torch.zeros(8, dtype=torch.uint8)])
+        decode(text, [torch.zeros(8, dtype=torch.uint8)])

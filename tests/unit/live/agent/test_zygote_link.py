@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import site
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +21,7 @@ from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import FolderEndpoint
 from rota.live.agent.zygote_link import ZygoteLink
+from support.forked_ranks import powerless, rank_request, until, without_rights
 
 
 @contextlib.asynccontextmanager
@@ -43,27 +42,8 @@ def has_torch() -> bool:
 
 async def run(link, folder, **program):
     """Fork a worker; what it wrote, once it has ended."""
-    request = {
-        "name": "rank0",
-        "tag": None,
-        "log": str(folder / "log"),
-        "workdir": str(folder),
-        "cpus": [],
-        "groups": [],
-        "lease": None,
-    }
-    request |= {
-        "folder": str(folder),
-        "env": dict(os.environ),
-        "argv": None,
-        "fork": False,
-        "run": None,
-    }
-    assert await link.fork(request | program) > 0
-    deadline = time.monotonic() + 60
-    while not (folder / "rank0.exit").is_file():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    assert await link.fork(rank_request(folder, **program)) > 0
+    await until((folder / "rank0.exit").is_file)
     return (folder / "log").read_text()
 
 
@@ -172,19 +152,12 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of util-linux")
+@powerless
 @pytest.mark.parametrize("grace", [False, True])
 def test_a_process_that_may_not_be_killed_is_left_behind_and_named(tmp_path, monkeypatch, grace):
     """As of ``sudo sleep 1000 &``: the shim is without the right to signal other users."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec setpriv --bounding-set=-kill {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    python = without_rights(tmp_path, monkeypatch)
     (tmp_path / "other.py").write_text(ANOTHER_USER)
-    (tmp_path / "other").touch()
-    tmp_path.chmod(0o711)
-    (tmp_path / "other").chmod(0o666)
     if grace:
         (tmp_path / "rank0.grace").touch()
     command = f"{python} other.py & sleep 1000 & until [ -s other ]; do sleep 0.01; done; exit 3"
