@@ -443,9 +443,9 @@ def test_an_idle_flow_job_makes_room_and_comes_back_when_it_calls(make_cluster):
     cluster = make_cluster()
     island = cluster.folder.island(cluster.node_names()[0])
     job, gate = submit(cluster, "flow", 2, 2, idle="1s")
-    other = cluster.train("other", "--until", "--steps", 100_000, gpus=2)
     (cluster.base / "flow" / "go0").touch()
     gate.wait_begun()
+    other = cluster.train("other", "--until", "--steps", 100_000, gpus=2)
     gate.open()
     cluster.until_step_advances("other")
     assert cluster.show(job)["reason"] == "IDLE"

@@ -88,7 +88,7 @@ def test_ranks_tasks_trials_and_retries_draw_for_themselves_and_are_as_a_plain_r
     )
     until(lambda: len(told(out)) == 7, "each of seven processes has told")
     found = told(plain) + told(out)
-    for _, facts in found:
-        assert facts == found[0][1]
+    for name, value in found[0][1].items():
+        assert [facts[name] for _, facts in found] == [value] * len(found), name
     for draws in zip(*(draws for draws, _ in found), strict=True):
         assert len(set(draws)) == len(found), draws

@@ -135,6 +135,10 @@ class Memory:
             if lacking:
                 if (refused := self._refused(lacking)) is None:
                     break
+                # Nobody lets go of anything from now on; but it may have come free after the look.
+                self._take_back(lacking)
+                if self._lacking(wanted) != lacking:
+                    continue
                 answers.append(
                     Answer(refused, self._requests.pop(refused).number, self._why(lacking))
                 )

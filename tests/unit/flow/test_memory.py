@@ -76,6 +76,19 @@ def test_what_was_let_go_of_is_free_when_the_worker_holds_it_no_more(memory, tol
     assert memory.settle() == [Answer(2, 1, None)]
 
 
+def test_what_comes_free_while_it_is_looked_for_refuses_nobody(memory, told, monkeypatch):
+    told.held[11] = 60
+    refused = memory._refused
+
+    def frees(lacking):
+        told.held[11] = 0
+        return refused(lacking)
+
+    monkeypatch.setattr(memory, "_refused", frees)
+    memory.want(2, Request(1, {12: 60}))
+    assert memory.settle() == [Answer(2, 1, None)]
+
+
 def test_what_was_given_stays_until_the_program_counts_on_it(memory, told):
     memory.want(1, Request(1, {11: 60}))
     assert memory.settle() == [Answer(1, 1, None)]
