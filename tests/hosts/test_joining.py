@@ -1,10 +1,14 @@
 """Machines that join: their jobs run through cut cables, and through ends of both programs."""
 
+import os
 import shutil
 import signal
 
 import pytest
 from tests.process.conftest import until
+
+from differential import facts
+from rota.model.job import FRESH, WARM
 
 from .conftest import Job
 
@@ -31,6 +35,19 @@ def test_a_machine_joins_and_runs_jobs_as_any_node_does(lab, gpu1):
     other = Job(lab, gpu1).until_begun()
     lab.client.cancel(other.id)
     other.until("CANCELLED")
+
+
+@pytest.mark.parametrize("start", [FRESH, WARM])
+def test_a_program_there_is_as_a_plain_run_there(lab, gpu1, start):
+    pytest.importorskip("torch")
+    work = gpu1.base / start
+    work.mkdir()
+    out = facts.put(work)
+    words = {"run": f"python facts.py {out}", "workdir": str(work), "start": start}
+    job = lab.client.submit(words | {"resources": {"gpus": 2}})
+    until(lambda: lab.client.job(job["id"])["state"] == "SUCCEEDED", "it has ended")
+    assert lab.client.job(job["id"])["started"] == ("forked" if start == WARM else "fresh")
+    facts.assert_alike([facts.told_plainly(work, os.environ), *facts.told(out)])
 
 
 def test_a_cable_that_is_cut_and_mended_harms_no_job(lab, gpu1):
