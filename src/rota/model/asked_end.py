@@ -1,4 +1,4 @@
-"""How processes have ended that were asked to, in words."""
+"""Words for the end of processes that were asked to end."""
 
 import signal
 
@@ -14,7 +14,7 @@ def signal_name(number: int) -> str:
 
 
 def asked_end_text(exit_code: int, grace_s: float) -> str:
-    """How a program ended that was asked to; "" if it did as it was asked."""
+    """Tells how a program that was asked to end did so; "" if by itself with 0, or by SIGTERM."""
     if exit_code == -signal.SIGKILL:
         if not grace_s:
             return "it was killed at once"

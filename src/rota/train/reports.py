@@ -55,7 +55,7 @@ class Reports:
             return
         self._progress.sent()
 
-    def farewell(self) -> None:
+    def last_progress(self) -> None:
         """Report the final progress; without an agent, to where the next agent will look."""
         message = self._progress.message()
         if self._link is None or self._link.send(message) or self._world.rank:

@@ -113,7 +113,7 @@ class Session:
                 self._link.send({"type": "failing", "error": why, "again": repeats is not None})
             if repeats is not None and self._training.adaptation is not None:
                 self._reports.tuned(self._training.adaptation.told())
-            self._reports.farewell()
+            self._reports.last_progress()
             self._link.close()
         if failure is None and self._training.prepared:
             self._world.leave()

@@ -51,13 +51,13 @@ class Tree:
         if children and _is_shell(pid):
             found, passed = self._handling(_commands(pid, children))
             return [pid, *found], passed
-        if ranks := list(self._ranks(pid)):
-            found, passed = self._handling(ranks)
-            return found, passed | {pid}
-        if children and _is_launcher(pid):
-            found, passed = self._handling(children)
-            return found, passed | {pid}
-        return [pid], set()
+        ranks = list(self._ranks(pid))
+        if not ranks and children and _is_launcher(pid):
+            ranks = children
+        if not ranks:
+            return [pid], set()
+        found, passed = self._handling(ranks)
+        return found, passed | {pid}
 
     def _handling(self, pids: Iterable[int]) -> tuple[list[int], set[int]]:
         """The programs of several processes: of those that handle the signal, if any do."""

@@ -21,7 +21,7 @@ PATIENCE_S = 10.0  # with a child that works on and has written nothing yet
 BRIEF_S = 0.5  # the same, if its parent was not waiting
 IDLE_S = 0.5  # without CPU time, sleep or disk after which a child is idle
 IDLE_SHARE = 0.05  # of a CPU that an idle process may use: it looks around now and then
-SLEEPS, WAITS_FOR_CHILD = ("nanosleep",), ("do_wait",)  # in the kernel's names of places to wait
+SLEEPS, WAITS_FOR_CHILD = "nanosleep", "do_wait"  # in the kernel's names of places to wait
 
 
 class Sample(NamedTuple):
@@ -125,10 +125,9 @@ def _threads(pid: int) -> Iterable[tuple[str, float]]:
                 yield stat_of(pid, thread)[STATE], ran_ns / 1e9
 
 
-def _is_in(pid: int, places: Iterable[str]) -> bool:
-    """True if the first thread of a process waits in one of the kernel's places."""
+def _is_in(pid: int, place: str) -> bool:
+    """True if the first thread of a process waits in a place of the kernel."""
     try:
-        place = Path(f"/proc/{pid}/wchan").read_text()
+        return place in Path(f"/proc/{pid}/wchan").read_text()
     except OSError:
         return False
-    return any(each in place for each in places)

@@ -199,6 +199,13 @@ class AgentSessions:
         if self._supply.is_given_up(hello):
             await channel.send(json.dumps({"type": "shutdown"}))
             raise AgentError(f"node: {hello['node']} was given up, and its agent is to end")
+        self._check_machine(hello, member, address)
+        if member:
+            await self._end_what_runs_on_other_devices(channel, hello)
+        return hello, curves
+
+    def _check_machine(self, hello: Message, member: str, address: str) -> None:
+        """Refuse an agent whose node another agent or machine has. Raises AgentError."""
         node, agent = hello["node"], process_of(hello)
         known = self._outboxes.agents.get(node)
         is_other = bool(member) and self._is_other_machine(hello)
@@ -214,9 +221,6 @@ class AgentSessions:
                 f"node: {node} is another machine, or this one before it was started anew, whose "
                 f"jobs may run there until it {how_long}; this agent waits. {IF_COPIED}"
             )
-        if member:
-            await self._end_what_runs_on_other_devices(channel, hello)
-        return hello, curves
 
     async def _end_what_runs_on_other_devices(self, channel: Channel, hello: Message) -> None:
         """Refuse an agent that offers other devices than before while it has jobs on those.
@@ -539,23 +543,32 @@ class AgentSessions:
             message["job_id"] != self._state.spec[row].job_id or self._record.is_foreign(message)
         ):  # numbers of commands begin anew with another log, or go back with an older copy
             return
-        if message["type"] == "failed" and isinstance(command, Park):
+        if message["type"] == "failed":
+            self._note_failed(row, command, message, now_s)
+        else:
+            self._note_done(row, command, message, now_s)
+
+    def _note_failed(self, row: int, command: Command, message: Message, now_s: float) -> None:
+        """Write down that a command has failed; it ends the job if that can never start."""
+        if isinstance(command, Park):
             self._journal.note(parking_failed(self._state, row, now_s, message))
             return
-        if message["type"] == "failed" and self._can_never_start(row, command, message):
+        self._telemetry.forget_early_size(row)
+        is_launch = isinstance(command, Launch) and row not in self._state.stop_outcome
+        if is_launch and message.get("obstacle"):  # a job that was told to stop ends as told
             self._failures.pop(row, None)
-            self._telemetry.forget_early_size(row)
             why = f"it can't be started: {message['error']}"
             self._journal.note(JobFinished(now_s, row, JobState.FAILED, None, why))
             self._turn()
             return
-        if message["type"] == "failed":
-            if not isinstance(command, Retune | SetCpus):  # they say nothing about launches
-                self._failures[row] = self._failures.get(row, 0) + 1
-            self._telemetry.forget_early_size(row)
-            retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
-            self._journal.note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
-            return
+        if not isinstance(command, Retune | SetCpus):  # they say nothing about launches
+            self._failures[row] = self._failures.get(row, 0) + 1
+        retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
+        failed = CommandFailed(now_s, row, command.command_id, message["error"], retry_at_s)
+        self._journal.note(failed)
+
+    def _note_done(self, row: int, command: Command, message: Message, now_s: float) -> None:
+        """Write down that a command was carried out."""
         if isinstance(command, Resize | Retune | SetCpus) and row in self._state.stop_outcome:
             return  # it is to end, and a Stop follows
         # Agents say when it happened; never before the command, never after now.
@@ -573,17 +586,12 @@ class AgentSessions:
             former = self._state.home[row]
             self._journal.note(JobResumed(at_s, row))
             self._telemetry.note_early_size(row, now_s)
-            if isinstance(command, Migrate) and former is not None:
-                for name, message in self._drops(row, former, command.allocation):
-                    self._tell_once_written(name, message)
-                self._turn()  # first on disk that it is elsewhere
+            if isinstance(command, Migrate):
+                self._leave(row, former, command.allocation)
         elif isinstance(command, Park):
             former = self._state.home[row]
             self._journal.note(JobParked(at_s, row))
-            if former is not None:
-                for name, message in self._drops(row, former, command.allocation):
-                    self._tell_once_written(name, message)
-                self._turn()  # likewise
+            self._leave(row, former, command.allocation)
         elif isinstance(command, Resize):
             self._failures.pop(row, None)
             self._telemetry.write_progress(row, now_s)
@@ -595,10 +603,12 @@ class AgentSessions:
         elif isinstance(command, SetCpus):
             self._journal.note(CpusSet(now_s, row, command.millicores))
 
-    def _can_never_start(self, row: int, command: Command, message: Message) -> bool:
-        """True if a launch has failed for good; a job that was told to stop ends as told."""
-        is_launch = isinstance(command, Launch) and row not in self._state.stop_outcome
-        return is_launch and bool(message.get("obstacle"))
+    def _leave(self, row: int, former: Allocation | None, place: Allocation) -> None:
+        """Have a job's former nodes drop it, once it is on disk that the job is elsewhere."""
+        if former is not None:
+            for name, message in self._drops(row, former, place):
+                self._tell_once_written(name, message)
+            self._turn()
 
     def _outstanding_id(self, row: int) -> int | None:
         command = self._state.outstanding[row]

@@ -20,7 +20,7 @@ from rota.errors import StoreError, StoreLostError
 from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
 from rota.live.controller.cleaner import Cleaner
-from rota.live.controller.failures import Failures, without_digits
+from rota.live.controller.failed_decisions import FailedDecisions, without_digits
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
@@ -154,7 +154,7 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self._decision_error: str | None = None  # why the last decision was none, if so
-        self._failures = Failures(folder.failed_decisions)
+        self._failed_decisions = FailedDecisions(folder.failed_decisions)
         self._failure_told_s, self._tells_end = 0.0, False
         self.on_cycle: Callable[[Cycle], None] = lambda cycle: None  # told of each decision
         self._cycle: Cycle | None = None  # the decision of this turn, until it is written down
@@ -417,7 +417,7 @@ class Controller:
         return self._decision_error or (fallback.error if fallback.by else None)
 
     def _note_failure(self, error: Exception) -> None:
-        """Log a failure of the policy, and keep the decision's input; see :class:`Failures`."""
+        """Log a failure of the policy, and keep the decision's input."""
         state, text = self.state, str(error)[:MOST_CHARS]
         now_s, policy = self.now_s(), identity(self._policy)
         same = without_digits(text) == without_digits(state.fallback.error)
@@ -425,7 +425,7 @@ class Controller:
             return  # the same again, or one of many
         self._failure_told_s, self._tells_end = now_s, True
         log.error("policy %s failed", policy, exc_info=error)
-        file = self._failures.keep(state, self.policy_name, self._policy, now_s, error)
+        file = self._failed_decisions.keep(state, self.policy_name, self._policy, now_s, error)
         self.journal.note(PolicyFailed(now_s, policy, text, file))
 
     def _log_warnings(self, event: DecisionTaken) -> None:

@@ -22,7 +22,7 @@ MOST_TRACE = 20_000  # characters of a traceback, its end
 log = logging.getLogger("rota.controller")
 
 
-class Failures:
+class FailedDecisions:
     """Files ``decision-SEQ.json`` in a folder, the latest ``MOST_FILES``."""
 
     def __init__(self, folder: Path) -> None:
