@@ -181,7 +181,7 @@ class Stream(ABC, Generic[T]):
         self._since_s = None  # the controller answers
         notice, self._connection.notice = self._connection.notice, None
         if notice is not None:
-            notice(f"{error}; meanwhile it is looked at every few seconds")
+            notice(f"{error}; meanwhile this program asks every few seconds")
         return error.retry_after_s
 
 

@@ -73,8 +73,8 @@ class Link:
             self._told = True
             print(
                 f"rota: no agent answers at {self._path} ({error.strerror or error}); the program "
-                "goes on without one: nothing is told of its progress, and it is suspended as a "
-                "program without rota.train",
+                "goes on without one: it reports no progress, and is suspended like a program "
+                "without rota.train",
                 file=sys.stderr,
                 flush=True,
             )

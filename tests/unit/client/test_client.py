@@ -283,7 +283,7 @@ class TestWithoutAPlaceForAStream:
         assert client.wait("1")["state"] == "SUCCEEDED"
         (words,) = said
         assert "and 0 in all are open" in words
-        assert "looked at every few seconds" in words
+        assert "asks every few seconds" in words
 
     def test_output_is_asked_for_until_its_end_and_whoever_follows_is_told_once(
         self, client, cluster, monkeypatch

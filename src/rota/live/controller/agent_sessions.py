@@ -216,10 +216,10 @@ class AgentSessions:
             raise AgentError(f"node: another agent of {node} is connected; a node has one{copied}")
         if is_other:
             lasts_s = self._leases.lasts_s + MARGIN_S
-            how_long = f"was not heard for {lasts_s:g} s" if lasts_s < math.inf else "is removed"
+            end = f"has not been heard for {lasts_s:g} s" if lasts_s < math.inf else "is removed"
             raise AgentError(
-                f"node: {node} is another machine, or this one before it was started anew, whose "
-                f"jobs may run there until it {how_long}; this agent waits. {IF_COPIED}"
+                f"node: {node} is another machine, or this one before it was started anew. Jobs "
+                f"may run there until it {end}; this agent waits. {IF_COPIED}"
             )
 
     async def _end_what_runs_on_other_devices(self, channel: Channel, hello: Message) -> None:

@@ -48,7 +48,7 @@ class FailedDecisions:
             for old in sorted(self._folder.glob("decision-*.json"), key=_number)[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
         except (OSError, ValueError, TypeError, RecursionError) as why:
-            log.error("what the policy failed on could not be kept: %s", why)
+            log.error("the input of the failed decision could not be kept: %s", why)
             return ""
         return path.name
 

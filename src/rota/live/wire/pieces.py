@@ -24,7 +24,10 @@ def framed(message: Message, piece: bytes = b"") -> list[bytes]:
     """The parts of a frame. Raises AgentError for one that is larger than may be."""
     line = encode(message)
     if len(line) > MOST_MESSAGE_BYTES or len(piece) > PIECE_BYTES:
-        raise AgentError(f"a message of {len(line):,} bytes and a piece of {len(piece):,}")
+        raise AgentError(
+            f"a message has {len(line):,} bytes and its piece {len(piece):,}; "
+            f"{MOST_MESSAGE_BYTES:,} and {PIECE_BYTES:,} are the most"
+        )
     return [LENGTH.pack(len(line) + len(piece)) + line, piece]
 
 
