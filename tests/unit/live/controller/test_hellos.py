@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.unit.live.controller.test_loop import Agent, NoProvider, controlled
 
 from rota.errors import AgentError
 from rota.folder import Folder
@@ -16,6 +15,8 @@ from rota.model.events import CommandSent, JobFinished, JobLaunched, JobSubmitte
 from rota.model.job import JobSpec, JobState
 from rota.policy.ordering.fifo import FifoBackfill
 from rota.store.events import EventStore
+
+from .test_loop import Agent, NoProvider, controlled
 
 READ = ("spec", "target", "held", "home", "outstanding", "progress")
 

@@ -46,11 +46,14 @@ class NoProvider(Provider):
 
 
 class Agent:
-    """The other end of an in-memory channel: what a test has the agent say."""
+    """The other end of an in-memory channel: what a test has the agent say.
 
-    def __init__(self, controller, folder=None):
+    It calls from ``place``: the node that it has joined as, and an address.
+    """
+
+    def __init__(self, controller, folder=None, place=()):
         self._to_controller, self.heard, self._folder = asyncio.Queue(), asyncio.Queue(), folder
-        self._task = asyncio.create_task(controller.agents.serve_agent(self))
+        self._task = asyncio.create_task(controller.agents.serve_agent(self, *place))
 
     async def receive(self):
         return await self._to_controller.get()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 
 import pytest
 
@@ -20,6 +19,8 @@ from rota.policy.ordering.fifo import FifoBackfill
 from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
 from rota.store.members import Members
+
+from . import test_loop
 
 LEASE_S = 60.0
 
@@ -40,49 +41,24 @@ class Time:
             controller.leases.presence.at(self.now_s)
 
 
-class Agent:
+class Agent(test_loop.Agent):
     """The other end of a connection of a machine that has joined."""
 
     def __init__(self, controller, node):
-        self._sent, self._heard, self._node = asyncio.Queue(), asyncio.Queue(), node
-        self._task = asyncio.create_task(controller.agents.serve_agent(self, node, "10.0.0.1"))
+        super().__init__(controller, place=(node, "10.0.0.1"))
+        self._node = node
 
-    async def receive(self):
-        return await self._sent.get()
-
-    async def send(self, data):
-        self._heard.put_nowait(json.loads(data))
-
-    def says(self, **message):
-        self._sent.put_nowait(json.dumps(message))
-
-    def hello(self, attempts=(), **more):
-        about = {"node": self._node, "num_gpus": 1, "kind": "cpu", "attempts": list(attempts)}
-        about |= more
+    def hello(self, attempts=(), num_gpus=1, **more):
+        about = {"node": self._node, "num_gpus": num_gpus, "kind": "cpu"}
+        about |= {"attempts": list(attempts)} | more
         self.says(type="hello", asked_s=clock.boottime_s(), wire=VERSION, **about)
 
     async def beat(self):
         self.says(type="beat", asked_s=clock.boottime_s())
         await self.hears("lease")
 
-    async def hears_any(self):
-        return await asyncio.wait_for(self._heard.get(), 10)
-
-    async def hears(self, kind):
-        while True:
-            message = await self.hears_any()
-            if kind in (message["type"], message.get("kind")):
-                return message
-
     def is_quiet(self):
-        return self._heard.empty()
-
-    async def ended(self):
-        await asyncio.wait_for(self._task, 10)
-
-    async def leave(self):
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        return self.heard.empty()
 
 
 @pytest.fixture
@@ -237,7 +213,7 @@ def test_a_machine_that_was_lost_has_no_lease_before_it_says_hello_anew(tmp_path
             with pytest.raises(AgentError, match="a is lost by now, and is to say hello anew"):
                 await a.ended()
             while not a.is_quiet():
-                assert (await a.hears_any())["type"] != "lease"
+                assert a.heard.get_nowait()["type"] != "lease"
             again = Agent(controller, "a")
             alive = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
             again.hello([alive | {"suspension": "boundary", "movable": True}])
