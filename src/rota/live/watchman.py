@@ -53,12 +53,15 @@ class Watchman:
         while True:
             left_s = self._lease.left_s - EARLY_S
             guards, again_s = list[int](), left_s
-            if left_s <= 0:
-                again_s = LOOK_AGAIN_S if self._end_orphans() else LOOK_S
-            if left_s <= 0 or not self._has_agent:
-                guards, others = self._living()
-                if not (self._has_agent or guards or others):
-                    return
+            try:
+                if left_s <= 0:
+                    again_s = LOOK_AGAIN_S if self._end_orphans() else LOOK_S
+                if left_s <= 0 or not self._has_agent:
+                    guards, others = self._living()
+                    if not (self._has_agent or guards or others):
+                        return
+            except OSError:  # the machine has no descriptor for /proc now
+                again_s = LOOK_S
             if left_s <= 0:
                 for guard in guards:  # it may have been stopped, or sleep as if no time had passed
                     _send(guard, signal.SIGCONT)
@@ -129,7 +132,8 @@ class Watchman:
                 name = _name_of(pid)
                 if _send(pid, signal.SIGKILL):
                     at = time.strftime("%Y-%m-%d %H:%M:%S")
-                    print(f"{at} killed {pid}, which had outlived its shim: {name}", flush=True)
+                    with suppress(OSError):  # a full disk
+                        print(f"{at} killed {pid}, which had outlived its shim: {name}", flush=True)
             ended |= new
         return bool(ended)
 

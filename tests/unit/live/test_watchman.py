@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -255,6 +256,49 @@ def test_another_watchman_is_started_when_one_is_killed_and_its_command_tells_wh
         assert link._process.returncode == 0
 
     asyncio.run(story())
+
+
+def test_a_watchman_that_can_not_look_looks_again(tmp_path, monkeypatch):
+    looks = iter([OSError(errno.ENFILE, "no descriptors"), OSError(errno.ENFILE, "again")])
+
+    def pids():
+        if (error := next(looks, None)) is not None:
+            raise error
+        return []
+
+    monkeypatch.setattr(watchman, "_pids", pids)
+    monkeypatch.setattr(watchman, "LOOK_S", 0.001)
+    lease = Lease(tmp_path / "lease")  # it is over
+    made = watchman.Watchman(tmp_path, lease, 1)
+    made._has_agent = False
+    made.run()  # until nothing is left
+    assert next(looks, None) is None
+    os.close(made._alarm)
+    lease.close()
+
+
+def test_a_watchman_whose_log_takes_nothing_kills_all_that_has_outlived_its_shim(
+    tmp_path, monkeypatch
+):
+    left, killed = {101, 102, 103}, []
+
+    def send(pid, number):
+        killed.append(pid)
+        left.discard(pid)
+        return True
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "no room")
+
+    lease = Lease(tmp_path / "lease")
+    made = watchman.Watchman(tmp_path, lease, 1)
+    monkeypatch.setattr(watchman, "_send", send)
+    monkeypatch.setattr("builtins.print", full)
+    monkeypatch.setattr(made, "_orphans", lambda: set(left))
+    assert made._end_orphans()
+    assert sorted(killed) == [101, 102, 103]
+    os.close(made._alarm)
+    lease.close()
 
 
 class Lineage:
