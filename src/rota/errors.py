@@ -33,10 +33,15 @@ RotaError
     ├── NotAllowedError     the caller's role does not allow the action
     ├── NotFoundError       no such job, search or trial; an output that is gone
     ├── CursorError         no event stream goes on from this place; carries where one may begin
-    └── BusyError           too many streams, or too many calls at once; carries when to try again
+    ├── BusyError           too many streams, or too many calls at once; carries when to try again
+    └── ShortageError       the controller has no descriptor, process or memory left for the call
 """
 
+import errno
+import resource
 from collections.abc import Iterable
+
+NO_THREAD = "can't start new thread"  # what Python raises a RuntimeError with
 
 
 class RotaError(Exception):
@@ -193,6 +198,31 @@ class BusyError(ServerError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ShortageError(ServerError):
+    """The controller has no descriptor, process or memory left for a call; try it again later."""
+
+
+def shortage_of(error: BaseException) -> str | None:
+    """The limit of this process or machine that a failure met, with the fix; None for others."""
+    if isinstance(error, RuntimeError) and NO_THREAD in str(error):
+        number: int | None = errno.EAGAIN
+    elif isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    else:
+        number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"no more file can be opened: a process may have {most} open; raise ulimit -n"
+    if number == errno.ENFILE:
+        return "no more file can be opened on this machine; close some, or raise sysctl fs.file-max"
+    if number == errno.EAGAIN:
+        return (
+            "no more process can be started here; end some of this user's, or raise its limit "
+            "(ulimit -u, or pids.max of its control group)"
+        )
+    return "this machine has no memory left; free some" if number == errno.ENOMEM else None
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from rota.errors import InputError
+from rota.errors import InputError, shortage_of
 
 JOB_ID = re.compile(r"[0-9]{1,15}")
 MEMBERSHIP = "joined.json"  # in a node's folder: the cluster that its machine has joined
@@ -70,6 +70,8 @@ class Folder:
 
     def unusable(self, error: OSError) -> InputError:
         """The message for an error that concerns the folder as a whole."""
+        if (shortage := shortage_of(error)) is not None:
+            return InputError(f"state folder {self.path}: {shortage}")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "make room there"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -20,7 +20,7 @@ import click
 
 from rota import __version__
 from rota.cli.commandgroup import CommandGroup
-from rota.errors import AuthError, DataMissingError, InputError, RotaError
+from rota.errors import AuthError, DataMissingError, InputError, RotaError, shortage_of
 
 FOLDER_GONE = (
     "the folder that this command runs in was removed; change to one that is there, for example "
@@ -143,9 +143,11 @@ def _exit_code(args: list[str] | None) -> int:
         if _is_of_the_folder(error):
             return _report(FOLDER_GONE, 2)
         if not _is_of_printing(error):
-            raise
+            return _report_shortage(error)
         _give_up_stdout()
         return _report(f"the output can't be written: {error.strerror or error}", 1)
+    except (RuntimeError, MemoryError) as error:
+        return _report_shortage(error)
     return result if isinstance(result, int) else 0
 
 
@@ -188,6 +190,14 @@ def _sentence(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     ctx = getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} --help`" if ctx else message
+
+
+def _report_shortage(error: Exception) -> int:
+    """Report a lack of descriptors, processes or memory; whatever else went wrong is raised."""
+    shortage = shortage_of(error)
+    if shortage is None:
+        raise error
+    return _report(shortage, 1)
 
 
 def _report(message: str, code: int) -> int:

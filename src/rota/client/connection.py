@@ -22,6 +22,7 @@ from rota.errors import (
     InputError,
     RotaError,
     ServerError,
+    ShortageError,
     UnreachableError,
 )
 from rota.folder import Folder
@@ -86,8 +87,8 @@ class Connection:
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
-        """One call, repeated while nobody answers, or an agent that would have to is away: every
-        call of ours can be made twice.
+        """One call, repeated while nobody answers, an agent that would have to is away, or the
+        controller lacks what it needs to answer: every call of ours can be made twice.
 
         Parameters that are None are left out.
         """
@@ -112,7 +113,8 @@ class Connection:
                 self.met = True
                 self._note_time(response)
                 return answer_of(response)
-            except (UnreachableError, AgentAwayError):  # who has been there may be on its way back
+            except (UnreachableError, AgentAwayError, ShortageError):
+                # Who has been there may be on its way back, and what lacks may come soon.
                 now_s = presence.at(time.monotonic(), timeout_s)
                 if not self.met or now_s + pause_s > deadline:
                     raise

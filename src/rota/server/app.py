@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -38,6 +37,7 @@ from rota.server.snapshots import snapshot_routes
 from rota.server.streams import StreamAnswer
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
+from rota.server.threads import in_thread
 from rota.server.timeheader import TimeHeader
 from rota.server.tls import Listener
 from rota.server.twin import copied
@@ -137,7 +137,7 @@ def _job_routes(controller: Any) -> APIRouter:
         state = await copied(controller.state)
         now_s = controller.now_s()
         # A decision may take long, and the controller decides on this loop.
-        told = await run_in_threadpool(plans.plan, controller, state, spec, now_s)
+        told = await in_thread(plans.plan, controller, state, spec, now_s)
         return JSONResponse({"job": job.to_fields()} | jobs.finite(told))
 
     @router.post("/jobs/{job_id}/suspend")
@@ -202,9 +202,9 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
         told = await jobs.detail(controller, row, await order.positions())
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
-        told["goodput"] = jobs.finite(await run_in_threadpool(goodput.describe, known))
+        told["goodput"] = jobs.finite(await in_thread(goodput.describe, known))
         cores = core_curve.told_by(controller.state, row, controller.now_s())
-        told["core_curve"] = jobs.finite(await run_in_threadpool(core_curve.describe, cores))
+        told["core_curve"] = jobs.finite(await in_thread(core_curve.describe, cores))
         return JSONResponse(told)
 
     @router.get("/jobs/{job_id}/explain")
@@ -341,9 +341,9 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         """How the cluster stands: fragmentation, shares, preemptions, and the error of ETAs."""
         now = standing(controller.state)
         # With many jobs that takes its time, and the controller decides on this loop.
-        rows = await run_in_threadpool(queue_rows, now)
+        rows = await in_thread(queue_rows, now)
         quotas = {name: controller.quota(row) for name, row in rows.items()}
-        told = await run_in_threadpool(gauges, now, quotas)
+        told = await in_thread(gauges, now, quotas)
         return JSONResponse(jobs.finite(told | {"eta": controller.record.past.errors()}))
 
     @router.get("/may")
@@ -360,7 +360,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         state = await copied(controller.state)
         now_s = controller.now_s()
         # The log may be long, and the controller decides on this loop.
-        told = await run_in_threadpool(_report, controller, state, now_s, last_s)
+        told = await in_thread(_report, controller, state, now_s, last_s)
         return JSONResponse(jobs.finite(told))
 
     @router.post("/shutdown")
@@ -393,7 +393,7 @@ def _process_routes(controller: Any) -> APIRouter:
     async def scrape(accept: Annotated[str, Header()] = "") -> Response:
         """The cluster in numbers, in the format of Prometheus or in OpenMetrics."""
         snapshot = metrics.snapshot()
-        text, content_type = await run_in_threadpool(_render, snapshot, accept)
+        text, content_type = await in_thread(_render, snapshot, accept)
         return Response(text, headers={"content-type": content_type})
 
     @router.get("/healthz")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Header, Query
 
-from rota.errors import CursorError, InputError
+from rota.errors import CursorError, InputError, shortage_of
 from rota.server.calls import Caller
 from rota.server.streams import Places, StreamAnswer, sse
 from rota.server.telling import Teller
@@ -201,7 +201,12 @@ class Streams:
 
     async def _from_log(self, after: int, upto: int) -> list[_Kept]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._read, after, upto)
+        try:
+            return await loop.run_in_executor(self._thread, self._read, after, upto)
+        except RuntimeError as error:
+            if shortage_of(error) is None:
+                raise
+        return self._read(after, upto)  # no thread can be started
 
     def _read(self, after: int, upto: int) -> list[_Kept]:
         """Events of the log, told and encoded, in the streams' thread."""

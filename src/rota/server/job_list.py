@@ -45,7 +45,7 @@ class JobQuery(NamedTuple):
 _Text = Annotated[str | None, Query(max_length=MAX_WORDS)]
 
 
-def job_query(
+async def job_query(
     state: _Text = None,
     all_: Annotated[bool, Query(alias="all")] = False,
     queue: _Text = None,

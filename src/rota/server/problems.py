@@ -23,10 +23,14 @@ from rota.errors import (
     NotOwnerError,
     RotaError,
     ServerError,
+    ShortageError,
     StoreError,
     StoreFullError,
     TransitionError,
+    shortage_of,
 )
+
+log = logging.getLogger("rota.server")
 
 MEDIA_TYPE = "application/problem+json"
 STATUS = {
@@ -40,6 +44,7 @@ STATUS = {
     InputError: 422,
     AgentError: 502,
     AgentAwayError: 503,
+    ShortageError: 503,
     StoreError: 503,
     StoreFullError: 507,
     RotaError: 500,
@@ -75,12 +80,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RotaError, _rota_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
+    for kind in (OSError, RuntimeError, MemoryError):
+        app.add_exception_handler(kind, _short)
     app.add_exception_handler(Exception, _unexpected)
 
 
 async def _rota_error(_: Request, error: Any) -> JSONResponse:
     if isinstance(error, StoreError):
-        logging.getLogger("rota.server").error("%s", error)
+        log.error("%s", error)
     return problem_of(error)
 
 
@@ -104,6 +111,16 @@ async def _http_error(request: Request, error: Any) -> JSONResponse:
         detail = f"{request.method} can't be used at {path}; it takes {takes}"
         return problem(405, ServerError.__name__, detail)
     return problem(error.status_code, ServerError.__name__, str(error.detail))
+
+
+async def _short(_: Request, error: Exception) -> JSONResponse:
+    """Tell a caller which limit the controller met; whatever else went wrong is raised again."""
+    shortage = shortage_of(error)
+    if shortage is None:
+        raise error
+    detail = f"the controller can't answer: {shortage}"
+    log.error("%s", detail)
+    return problem_of(ShortageError(detail))
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:

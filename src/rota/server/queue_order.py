@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
 from rota.live.controller.queue_order import positions
+from rota.server.threads import in_thread
 from rota.server.twin import copied
 
 SHARE = 20.0  # the order is found again after so many times as long as that took
@@ -39,7 +38,7 @@ class QueueOrder:
                 twin, now_s = await copied(state), self._controller.now_s()
                 policy = self._controller.new_policy()
                 try:
-                    self._positions = await run_in_threadpool(positions, twin, now_s, policy)
+                    self._positions = await in_thread(positions, twin, now_s, policy)
                 except Exception:  # a policy is anybody's code
                     log.exception("policy %s can't tell the order of its queue", policy.name)
                     self._positions = {}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import logging
 import os
 import secrets
 import signal
@@ -17,11 +18,14 @@ import uvicorn
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.wire.frames import MOST_FRAME_BYTES
+from rota.live.wire.shortages import Shortages
 from rota.server.app import create_app
 from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, Doorstep, usual_limits
 from rota.server.notify.notifier import Notifier
 from rota.server.sweepdriver import SweepDriver
 from rota.server.tls import Listener
+
+log = logging.getLogger("rota.server")
 
 GRACE_S = 5  # for calls still being answered at the end
 WAITING_TO_CONNECT = 1024  # in the kernel, until they are accepted
@@ -37,7 +41,8 @@ def run(
     listener: Listener | None = None,
 ) -> None:
     """Serve the controller until SIGTERM or SIGINT, in an event loop of its own; see serve()."""
-    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen, listener=listener))
+    with asyncio.Runner() as runner:
+        runner.run(serve(controller, folder, host, port, on_listen=on_listen, listener=listener))
 
 
 async def serve(
@@ -66,6 +71,7 @@ async def serve(
         sock = stack.enter_context(bind(host, port))
         outer = None if listener is None else stack.enter_context(_bind_for_others(listener))
         url = _url(sock)
+        Shortages(log).watch(asyncio.get_running_loop())
         driver = driver or SweepDriver(lambda: controller.record.searches.is_any_open, folder)
         controller.record.searches.on_news = driver.tell_news
         record = controller.record

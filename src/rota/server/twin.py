@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from starlette.concurrency import run_in_threadpool
-
 from rota.model.state.state import ClusterState
+from rota.server.threads import in_thread
 
 TRIES = 3  # beside the loop; a state that changes all the time is copied on it
 
@@ -18,7 +17,7 @@ async def copied(state: ClusterState) -> ClusterState:
     for _ in range(TRIES):
         events = state.events
         with suppress(RuntimeError):  # a dict or set that changes while it is walked
-            twin = await run_in_threadpool(state.copy)
+            twin = await in_thread(state.copy)
             if state.events == events:
                 return twin
     return state.copy()

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
+
+from rota.server.threads import in_thread
 
 ENCODE = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
@@ -15,7 +16,7 @@ async def written(told: Mapping[str, Any]) -> Response:
 
     That takes a while to write, and the controller decides meanwhile, on this loop.
     """
-    text = await run_in_threadpool(_as_json, told)
+    text = await in_thread(_as_json, told)
     return Response(text, media_type=JSONResponse.media_type)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from rota import __version__
-from rota.errors import StoreError, StoreFullError, StoreLostError
+from rota.errors import StoreError, StoreFullError, StoreLostError, shortage_of
 from rota.model.events import Event, JobSubmitted
 from rota.store.codec import decode, encode
 
@@ -369,6 +369,10 @@ def _advice(error: Exception) -> str:
     """Advice to the owner after a database failure."""
     if isinstance(error, sqlite3.IntegrityError):
         return "it is there already"
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))  # SQLite does not tell a lack of descriptors
+    except OSError as lack:
+        return shortage_of(lack) or str(lack)
     text = str(error).lower()
     for sign, advice in _ADVICE.items():
         if sign in text:

@@ -14,6 +14,7 @@ can hang.
 """
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -25,12 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rota.errors import shortage_of
 from rota.live.wire import clock, tags
 from rota.live.wire.lease import Lease
 from rota.live.wire.procfs import children_of
 from rota.live.wire.title import title, title_role
 from rota.train.fence import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Fence
 from rota.train.outlet import Outlet
+
+SHORT_S = 5.0  # between tries to execute a program while the machine lacks what that takes
 
 
 def main() -> None:
@@ -62,11 +66,16 @@ def main() -> None:
         try:
             pid = os.fork()
         except OSError as error:  # the user may have no more processes, or there is no memory
-            tell(link, json.dumps({"error": error.strerror}).encode() + b"\n")
+            told = {"error": shortage_of(error) or error.strerror}
+            tell(link, json.dumps(told).encode() + b"\n")
             continue
         if pid == 0:
             link.close()
-            if become_shim(request):
+            try:
+                is_worker = become_shim(request)
+            except (OSError, RuntimeError) as error:
+                refuse(request, shortage_of(error) or str(error))
+            if is_worker:
                 sys.exit(run_program(request))
             return
         tell(link, json.dumps({"pid": pid}).encode() + b"\n")
@@ -115,9 +124,11 @@ def become_shim(request: dict[str, Any]) -> bool:
     try:
         goes_on = claim(where / f"{name}.pid", claimed)
     except OSError as error:  # a full disk
+        why = shortage_of(error) or error.strerror
         with contextlib.suppress(OSError):
-            os.write(2, f"rota: {name}.pid can't be written: {error.strerror}\n".encode())
-        goes_on = False
+            os.write(2, f"rota: {name}.pid can't be written: {why}\n".encode())
+        outlet.finish()
+        refuse(request, f"{name}.pid can't be written: {why}")
     if not goes_on:
         outlet.finish()
         os._exit(1)  # the agent has given this rank up meanwhile, or will
@@ -129,6 +140,13 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.write(start, b"g")
     os.close(start)
     watch(worker, where / f"{name}.exit", wait, outlet)
+
+
+def refuse(request: dict[str, Any], why: str) -> NoReturn:
+    """Tell the agent, by a file, why a shim can't do its work, and end; its worker never began."""
+    with contextlib.suppress(OSError):
+        (Path(request["folder"]) / f"{request['name']}.refused").write_text(why)
+    os._exit(1)
 
 
 def watch(
@@ -282,7 +300,14 @@ def execute(argv: list[str]) -> NoReturn:
     That is 127 if it is not there, and 126 if it can't be executed.
     """
     try:
-        os.execvp(argv[0], argv)  # noqa: S606
+        while True:
+            try:
+                os.execvp(argv[0], argv)  # noqa: S606
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ENFILE):
+                    raise
+                print(f"rota: {shortage_of(error)}; it is tried again", file=sys.stderr, flush=True)
+                time.sleep(SHORT_S)
     except FileNotFoundError:
         told = f"there is no {argv[0]} in PATH={os.environ.get('PATH', os.defpath)}"
         if argv[0] == "bash":

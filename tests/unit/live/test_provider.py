@@ -1,6 +1,8 @@
 import asyncio
+import errno
 import json
 import logging
+import os
 import shutil
 import socket
 
@@ -9,6 +11,7 @@ import pytest
 from rota.errors import InputError
 from rota.folder import Folder, hold_lock
 from rota.live.provider.local import LocalNode, LocalProvider, last_words, lay_out
+from support.shortage import no_descriptors
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +148,37 @@ def test_the_last_words_of_a_log_are_its_last_line_with_words(tmp_path):
     assert last_words(log) == ""
     log.write_bytes(b"x" * 10_000 + b"\nthe \xff end\n\n")
     assert last_words(log) == "the \N{REPLACEMENT CHARACTER} end"
+
+
+def test_an_agent_that_can_not_be_started_is_awaited_with_the_reason(tmp_path, monkeypatch):
+    tries, again = [], asyncio.Event()
+
+    async def fail(*_, **__):
+        tries.append(1)
+        if len(tries) > 1:
+            again.set()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+
+    async def main():
+        provider = LocalProvider(Folder(tmp_path).create(), [LocalNode("box", 1)])
+        await provider.start()
+        await asyncio.wait_for(again.wait(), 60)
+        (awaited,) = provider.awaited()
+        assert "can't be started: no more process can be started here" in awaited.why
+        (told,) = provider.errors()
+        assert told.startswith("node box: its agent can't be started")
+        assert not provider.errors()
+        await provider.stop()
+
+    asyncio.run(main())
+
+
+def test_a_node_is_taken_for_alive_where_nobody_can_look(tmp_path):
+    provider = LocalProvider(Folder(tmp_path).create(), [LocalNode("box", 1)])
+    (tmp_path / "nodes" / "box").mkdir(parents=True)
+    (tmp_path / "nodes" / "box" / "agent.lock").touch()
+    with no_descriptors():
+        (node,) = provider.nodes()
+    assert node.is_alive

@@ -1,6 +1,8 @@
 """The API's answers, over a real socket."""
 
+import errno
 import json
+import os
 from getpass import getuser
 
 import httpx
@@ -388,3 +390,15 @@ def test_nodes_are_closed_and_opened(folder):
             assert http.post("/there/enable").status_code == 404
             told = http.post("/here/enable").json()
             assert (told["closed"], told["drain_by_s"], told["changed"]) == (None, None, True)
+
+
+def test_a_lack_of_descriptors_is_a_problem_with_the_fix(monkeypatch, http):
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("rota.server.app.explain", fail)
+    number = submit(http).json()["id"]
+    answer = http.get(f"/api/v1/jobs/{number}/explain")
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "ShortageError"
+    assert "raise ulimit -n" in answer.json()["detail"]

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from rota.errors import InputError
+from rota.errors import InputError, shortage_of
 from rota.folder import MEMBERSHIP, Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
 from rota.live.agent.cpu_groups import Groups, find, identity, keep, kept
@@ -64,6 +64,10 @@ def main() -> None:
         run(folder, options)
     except InputError as error:
         sys.exit(f"rota agent: {error}")
+    except (OSError, RuntimeError) as error:
+        if (shortage := shortage_of(error)) is None:
+            raise
+        sys.exit(f"rota agent: {shortage}")
 
 
 def limit_open_files(wanted: int) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rota import __version__
-from rota.errors import AgentError, NeverStartsError
+from rota.errors import AgentError, NeverStartsError, shortage_of
 from rota.folder import Folder, remove_homeless
 from rota.live.agent import failed_start
 from rota.live.agent.abroad import LOOK_S
@@ -73,7 +73,9 @@ from rota.live.wire.lease import Lease, lease_file
 from rota.live.wire.messages import from_worker
 from rota.live.wire.peer import peer_of
 from rota.live.wire.places import is_far, renamed
+from rota.live.wire.procfs import SPARE
 from rota.live.wire.questions import Clean, ask_of
+from rota.live.wire.shortages import Shortages
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
@@ -86,6 +88,7 @@ LOOK_AT_FOLDER_S = 0.5
 LOOK_AT_ISLAND_S = 0.5
 LOOK_OUTSIDE_S = 5.0
 HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+SHORT_S = 1.0  # before what a shortage has ended begins again
 FAREWELL_S = 5.0  # for the controller to record the last ends
 
 
@@ -149,6 +152,7 @@ class Agent:
         self.is_removed = False  # from its cluster
         self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._sockets = Sockets(folder, node, self._serve_worker)
+        self._shortages = Shortages(log)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
         self._checkpoints = None
@@ -214,12 +218,14 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until told to shut down, or until there is neither a controller nor a job."""
+        SPARE.keep()
+        self._shortages.watch(asyncio.get_running_loop())
         self._held = self.folder.hold()
         self._arenas = self.folder.arenas(self.node)  # again: what nobody held may have gone
         threading.Thread(target=_remove_homeless, daemon=True).start()  # a disk may never answer
         await self._sockets.open()
         if self._watchman is not None:
-            self._spawn(self._watchman.run())
+            self._keep(self._watchman.run)
         self._spawn(self._start_zygote())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
@@ -228,25 +234,25 @@ class Agent:
         await self._island.dismiss_others({e.seat.key for e in self.attempts.values() if e.seat})
         self._moves.adopt()
         self._cpus.adopt()
-        self._spawn(self._logs.run())
+        self._keep(self._logs.run)
         self._remove_orphans()
         self._spawn(asyncio.to_thread(remove_cleaned, self.folder, self.node))
         await self._wait_for_hellos()
-        self._spawn(self._link.run())
-        self._spawn(self._tell_progress())
-        self._spawn(self._tell_curves())
-        self._spawn(self._save_again())
-        self._spawn(self._watch_folder())
-        self._spawn(self._watch_outside())
-        self._spawn(self._watch_cpus())
-        self._spawn(self._tell_vitals())
+        self._keep(self._link.run)
+        self._keep(self._tell_progress)
+        self._keep(self._tell_curves)
+        self._keep(self._save_again)
+        self._keep(self._watch_folder)
+        self._keep(self._watch_outside)
+        self._keep(self._watch_cpus)
+        self._keep(self._tell_vitals)
         if self._stays:
-            self._spawn(self._tell_that_it_lives())
-        self._spawn(self._watch_island())
-        self._spawn(self._look_abroad())
-        self._spawn(self._meter.run())
-        self._spawn(self._filling.run())
-        self._spawn(self._ordering.run())
+            self._keep(self._tell_that_it_lives)
+        self._keep(self._watch_island)
+        self._keep(self._look_abroad)
+        self._keep(self._meter.run)
+        self._keep(self._filling.run)
+        self._keep(self._ordering.run)
         await self._ending.wait()
         self._sockets.close()
         self._pieces.close()
@@ -272,10 +278,25 @@ class Agent:
         task.add_done_callback(self._task_ended)
         return task
 
+    def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Spawn what goes on for as long as the agent does; begin again after a shortage."""
+
+        async def go_on() -> None:
+            while True:
+                try:
+                    return await work()
+                except (OSError, RuntimeError) as error:
+                    if not self._shortages.tell("the agent can't look after its jobs", error):
+                        raise
+                await asyncio.sleep(SHORT_S)
+
+        self._spawn(go_on())
+
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the agent failed", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._shortages.tell("a task of the agent failed", error):
+            log.error("a task of the agent failed", exc_info=error)
 
     def _check_in_place(self) -> None:
         """Raises AgentError if another agent may have this node by now."""
@@ -384,7 +405,9 @@ class Agent:
                     continue
                 attempt = self._attempt(record, file.parent)
                 attempt.adopt()
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                if shortage_of(error) is not None:
+                    raise  # its processes may live: this agent ends, and the next one tries again
                 # Damaged, by a full disk perhaps: the controller will hear that it is lost.
                 log.exception("%s can't be read and is put aside", file)
                 file.rename(file.with_name("damaged.json"))
@@ -708,10 +731,11 @@ class Agent:
             if done is not None:
                 await done
         except Exception as error:  # any error must be reported to the controller
-            refused = isinstance(error, AgentError)  # one line describes the fault
-            what = f"{message['kind']} of job {message['job_id']}"
-            log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
-            failed = {"type": "failed", "command_id": message["command_id"], "error": str(error)}
+            shortage = shortage_of(error)
+            in_a_line = isinstance(error, AgentError) or shortage is not None
+            what, why = f"{message['kind']} of job {message['job_id']}", shortage or str(error)
+            log.warning("%s failed: %s", what, why, exc_info=None if in_a_line else error)
+            failed = {"type": "failed", "command_id": message["command_id"], "error": why}
             if isinstance(error, NeverStartsError):
                 failed["obstacle"] = error.obstacle
             self._notify(failed | about(message))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from rota.errors import AgentError
+from rota.errors import AgentError, shortage_of
 from rota.live.agent.abroad import FarRank
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.checkpointing import Checkpointing
@@ -110,7 +110,8 @@ class Attempt(Account):
         except (AgentError, OSError) as error:
             for rank in self.ranks:
                 await rank.abandon()
-            raise AgentError(f"job {self.job_id} could not be started: {error}") from None
+            why = shortage_of(error) or error
+            raise AgentError(f"job {self.job_id} could not be started: {why}") from None
         self.record.launched_s = self.world.now_s()
         self._find_launch()
         self.become(State.RUNNING)

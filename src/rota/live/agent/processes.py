@@ -16,6 +16,7 @@ from rota.live.wire.procfs import (
     CPU_TICKS,
     ENDED,
     PARENT,
+    SPARE,
     STARTED,
     STATE,
     STOPPED,
@@ -76,7 +77,7 @@ def have_stopped(pids: Iterable[int]) -> bool:
     """True if all of these processes are stopped in all threads, or dead."""
     for pid in pids:
         with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{pid}/task"):
+            for thread in SPARE.use(os.listdir, f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError):
                     fields = stat_of(pid, thread)
                     if fields and fields[STATE] not in STOPPED + ENDED:

@@ -12,13 +12,20 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.asking import Asking
-from rota.live.agent.processes import descendants, have_stopped, signal_below, started_at
+from rota.live.agent.processes import (
+    descendants,
+    have_stopped,
+    signal_below,
+    started_at,
+)
 from rota.live.agent.waking import Waking, waiting_below
 from rota.live.wire import Message, clock, encode
 from rota.live.wire.lease import Lease
 from rota.live.wire.messages import MAX_SECONDS
+from rota.live.wire.procfs import SPARE
 
 MAX_EXIT_BYTES = 1 << 16
+MAX_REASON = 300  # characters of a shim's reason not to start
 LAST_BYTES = 4096  # of an output that tell why its process failed
 FENCE_AGAIN_S = 1.0
 RENEWED_AGAIN_S = 0.1  # between looks at whether a lease was renewed
@@ -59,6 +66,7 @@ class Rank:
         self.log = folder / f"rank{index}.log"  # of all of its lives
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"
+        self._refused = folder / f"{name}.refused"  # where the shim tells why it can't start
         self._grace = folder / f"{name}.grace"
         self._lease = lease
         self._held = folder / f"{name}.held"  # the shim leaves stopped what the agent has stopped
@@ -240,11 +248,17 @@ class Rank:
             self.pidfd = os.pidfd_open(self.shim)
         while not self._pids.exists():
             if started_at(self.shim) is None and not self._pids.exists():
-                raise AgentError(f"the shim of rank {self.index} died at its start")
+                raise AgentError(f"the shim of rank {self.index} died at its start{self._why()}")
             if not self._pids.parent.exists():
                 raise AgentError(f"the folder of rank {self.index} went as it was started")
             await asyncio.sleep(0.001)
         self.worker = self._claimed()["worker"]
+
+    def _why(self) -> str:
+        """The reason that its shim told for its own end, as the end of a sentence; else ""."""
+        with contextlib.suppress(OSError):
+            return f": {self._refused.read_text(errors='replace')[:MAX_REASON]}"
+        return ""
 
     async def abandon(self) -> None:
         """Make sure that none of its processes runs or will run; returns then."""
@@ -291,8 +305,8 @@ class Rank:
         """Read the exit that the shim has recorded; anything else in its place is ignored."""
         if not self._exit.is_file():
             return
-        with contextlib.suppress(OSError, ValueError, RecursionError), open(self._exit) as file:
-            told = json.loads(file.read(MAX_EXIT_BYTES))
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            told = json.loads(SPARE.use(_beginning, str(self._exit)))
             if is_exit(told):
                 self.exit, self.gone = told, False
 
@@ -346,6 +360,11 @@ class Rank:
         """The pids of the shim and its worker, 0 if there are none and never will be."""
         text = self._pids.read_text()
         return dict(json.loads(text)) if text else {"shim": 0, "worker": 0}
+
+
+def _beginning(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MAX_EXIT_BYTES)
 
 
 def is_exit(told: Any) -> bool:

@@ -9,6 +9,7 @@ agent there, and so do all workers where the state folder's file system has no s
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.wire import MAX_LINE_BYTES
 from rota.live.wire.unixpath import is_short, short
+
+KEPT_FILES = 32  # descriptors that connections leave to the agent, or half of what there may be
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -27,6 +30,7 @@ class Sockets:
 
     def __init__(self, folder: Folder, node: str, serve: Serve) -> None:
         self._folder, self._node, self._serve = folder, node, serve
+        self._is_full = False
         self._own = folder.socket(node)
         self._open: dict[Path, tuple[asyncio.Server, os.stat_result]] = {}
         self._told: dict[str, str] = {}  # by place, the reason why it can't listen there
@@ -75,12 +79,27 @@ class Sockets:
                 del self._open[path]
             path.unlink(missing_ok=True)
             with short(path) as address:
-                server = await asyncio.start_unix_server(self._serve, address, limit=MAX_LINE_BYTES)
+                server = await asyncio.start_unix_server(self._meet, address, limit=MAX_LINE_BYTES)
             path.chmod(0o600)
             self._open[path] = server, path.stat()
             self._told.pop(str(path), None)
         except OSError as error:
             self._tell(str(path), error.strerror or str(error))
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, unless the agent would need its descriptor: jobs may open many."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        kept = min(KEPT_FILES, most // 2)
+        number = writer.get_extra_info("socket").fileno()
+        if most == resource.RLIM_INFINITY or number < most - kept:
+            self._is_full = False
+            await self._serve(reader, writer)
+            return
+        if not self._is_full:
+            self._is_full = True
+            text = "workers' connections are closed: the agent may open %d files; raise ulimit -n"
+            log.error(text, most)
+        writer.close()
 
     def _tell(self, place: str, why: str) -> None:
         if self._told.get(place) != why:

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from rota.errors import AgentError
+from rota.errors import AgentError, shortage_of
 from rota.live.agent.processes import while_it_works
 from rota.live.wire.title import ROOM
 
@@ -79,11 +79,9 @@ class Zygote:
                     return int(told["pid"])
             except (OSError, TimeoutError, ValueError) as error:
                 await self._discard()
-                raise AgentError(f"the zygote did not fork a worker: {error!r}") from None
-            raise AgentError(
-                f"no more process can be started here: {told['error']}; end some of this user's, "
-                "or raise its limit (ulimit -u, or pids.max of its control group)"
-            )
+                why = shortage_of(error) or repr(error)
+                raise AgentError(f"the zygote did not fork a worker: {why}") from None
+            raise AgentError(str(told["error"]))
 
     async def start(self) -> None:
         """Start it now, unless it is there. Raises AgentError."""
@@ -107,6 +105,17 @@ class Zygote:
             if not self._reader.at_eof():
                 return
         await self._discard()
+        try:
+            await self._begin()
+        except (OSError, RuntimeError) as error:
+            await self._discard()
+            raise AgentError(
+                f"the zygote can't be started: {shortage_of(error) or error}"
+            ) from None
+        await self._until_ready()
+
+    async def _begin(self) -> None:
+        """Start its process. Raises OSError, RuntimeError without room for a thread."""
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         self._packages = packages()
@@ -126,7 +135,6 @@ class Zygote:
                 cwd="/",  # no module of the folder that this process is in
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        await self._until_ready()
 
     async def _until_ready(self) -> None:
         try:

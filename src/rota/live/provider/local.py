@@ -13,12 +13,13 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.errors import InputError
+from rota.errors import InputError, shortage_of
 from rota.folder import MEMBERSHIP, Folder, is_locked
 from rota.live.logline import TEXT
 from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
@@ -26,7 +27,8 @@ from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 WATCH_EVERY_S = 0.5
 END_POLL_S = 0.02
 END_TIMEOUT_S = 60.0  # for all jobs to be asked to end, killed, and gone
-RESTART_PAUSE_S = 0.2  # keeps an agent that can't start from using a core
+RESTART_PAUSE_S = 0.2  # keeps an agent that can't start from using a core; it doubles
+MOST_PAUSE_S = 10.0
 LAST_WORDS_BYTES = 4096
 SETTINGS = "node.json"  # in a node's folder: the settings of its agent's last start
 
@@ -225,6 +227,7 @@ class _WatchedAgent:
         self._told: set[str] = set()  # what agents that could not go on have said last
         self._errors: list[str] = []  # of these, what nobody has heard yet
         self.why_awaited = "its agent is starting"
+        self._pause_s = RESTART_PAUSE_S
 
     def start(self) -> None:
         self._ends = self._is_unwanted = False
@@ -269,19 +272,30 @@ class _WatchedAgent:
             if not self._is_alive():
                 try:
                     await self._spawn()
-                except OSError as error:  # a full disk, for example
-                    log.error("%s's agent can't be started: %s", self.node.name, error)
+                except (OSError, RuntimeError) as error:  # a full disk, or no process is left
+                    self._tell_no_start(shortage_of(error) or str(error))
             if self._process is not None:
                 if self._is_unwanted:
                     self._process.kill()
-                await self._process.wait()
-                status = self._process.returncode
+                began_s = time.monotonic()
+                status = await self._process.wait()
                 self._process = None
                 if status or not self._ends:
                     self._tell_end(status)
-                    await asyncio.sleep(RESTART_PAUSE_S)
+                    failed_soon = status > 0 and time.monotonic() < began_s + MOST_PAUSE_S
+                    self._pause_s *= 2
+                    if not failed_soon:
+                        self._pause_s = RESTART_PAUSE_S
+                    await asyncio.sleep(min(self._pause_s, MOST_PAUSE_S))
             else:  # the agent could not be started, or a former controller started it
                 await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
+
+    def _tell_no_start(self, why: str) -> None:
+        """Log why no agent can be started, and show it, once, to whoever started the cluster."""
+        words = f"its agent can't be started: {why}"
+        if words != self.why_awaited:
+            self.why_awaited = words
+            self._errors.append(f"node {self.node.name}: {words}; it is tried again")
 
     def _tell_end(self, status: int | None) -> None:
         """Log an agent's end; if it can't continue, show it to whoever started the cluster."""
@@ -360,11 +374,17 @@ def _settings_of(folder: Path) -> LocalNode | None:
 
 def _is_alive(folder: Folder, name: str) -> bool:
     path = folder.node(name) / "agent.lock"
-    return path.exists() and is_locked(path)
+    try:
+        return path.exists() and is_locked(path)
+    except OSError:  # no descriptor is left: another agent must not be started for that
+        return True
 
 
 def _in_use(folder: Folder, name: str) -> bool:
     """True if its agent lives, or if it has attempts whose end has not been seen."""
     jobs = folder.node(name) / "jobs"
     unfinished = chain(jobs.glob("*/*/attempt.json"), jobs.glob("*/*/arrival.json"))
-    return _is_alive(folder, name) or next(unfinished, None) is not None
+    try:
+        return _is_alive(folder, name) or next(unfinished, None) is not None
+    except OSError:
+        return True

@@ -10,9 +10,11 @@ import time
 import psutil
 import pytest
 
-from rota.live.agent.processes import signal_below, started_at
+from rota.live.agent.processes import descendants, signal_below, started_at
 from rota.live.agent.rank import Rank
 from rota.live.wire.clock import boottime_s
+from rota.live.wire.procfs import SPARE
+from support.shortage import no_descriptors
 
 
 def test_a_process_is_known_by_when_it_started_until_it_is_gone():
@@ -91,3 +93,26 @@ def test_what_is_being_forked_while_a_rank_is_stopped_is_stopped_too(forks, tmp_
         rank.signal(signal.SIGCONT)
         forks.stdin.write(b".")
         forks.stdin.flush()
+
+
+def test_processes_are_found_and_killed_where_no_descriptor_is_left():
+    SPARE.keep()
+    with subprocess.Popen(["bash", "-c", "sleep 60 & echo ready; wait"], stdout=-1) as process:
+        process.stdout.readline()
+        before = descendants(process.pid)
+        with no_descriptors():
+            for _ in range(3):
+                assert descendants(process.pid) == before
+                assert started_at(process.pid) is not None
+            signal_below(process.pid, signal.SIGKILL)
+        process.wait(60)
+    assert len(before) == 2
+
+
+def test_an_end_that_was_written_down_is_read_where_no_descriptor_is_left(tmp_path):
+    SPARE.keep()
+    (tmp_path / "rank0.exit").write_text('{"code": 3, "at_s": 1.0}')
+    rank = Rank(0, tmp_path)
+    with no_descriptors():
+        rank.read_exit()
+    assert rank.exit["code"] == 3

@@ -1,15 +1,20 @@
 """The sockets on which workers find their agent."""
 
 import asyncio
+import contextlib
+import os
+import resource
 import shutil
+import socket
 
 import pytest
 
 from rota.errors import InputError
 from rota.folder import Folder
-from rota.live.agent.sockets import Sockets
+from rota.live.agent.sockets import KEPT_FILES, Sockets
 from rota.live.wire.unixpath import is_short
 from rota.train.link import Link
+from support.shortage import no_descriptors
 
 
 @pytest.fixture
@@ -125,3 +130,25 @@ def test_without_any_place_the_agent_says_so_with_paths_and_fix(tmp_path, runtim
         asyncio.run(Sockets(folder, "here", lambda *_: None).open())
     for words in (str(folder.socket("here")), str(runtime), "set XDG_RUNTIME_DIR to a folder"):
         assert words in str(refused.value)
+
+
+def test_connections_leave_descriptors_to_the_agent(tmp_path, runtime, caplog):
+    async def story(sockets, heard):
+        callers = []
+        with no_descriptors(left=100):
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            for _ in range(100):
+                with contextlib.suppress(OSError):
+                    callers.append(socket.socket(socket.AF_UNIX))
+                    callers[-1].settimeout(60)
+                    callers[-1].connect(str(sockets.path))
+                    if callers[-1].fileno() > most - KEPT_FILES:
+                        assert await asyncio.to_thread(callers[-1].recv, 1) == b""
+                        break
+                await asyncio.sleep(0)
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        for caller in callers:
+            caller.close()
+
+    with_sockets(folder_in(tmp_path / "state"), story)
+    assert [each for each in caplog.messages if "raise ulimit -n" in each]

@@ -20,8 +20,10 @@ from rota.live.agent import processes
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import FolderEndpoint
+from rota.live.agent.rank import Rank
 from rota.live.agent.zygote_link import ZygoteLink
 from support.forked_ranks import powerless, rank_request, until, without_rights
+from support.shortage import no_descriptors
 
 
 @contextlib.asynccontextmanager
@@ -256,8 +258,32 @@ def test_where_no_more_process_can_be_started_the_launch_says_so_and_the_next_on
 
     async def scenario():
         async with a_link(tmp_path) as link:
-            with pytest.raises(AgentError, match="Resource temporarily unavailable; end some"):
+            with pytest.raises(AgentError, match="started here; end some"):
                 await run(link, tmp_path, run="echo here")
             assert await run(link, tmp_path, run="echo here") == "here\n"
 
     asyncio.run(scenario())
+
+
+def test_a_shim_that_can_not_do_its_work_tells_why(tmp_path):
+    async def main():
+        async with a_link(tmp_path) as link:
+            rank = Rank(0, tmp_path)
+            request = {"name": "rank0", "folder": str(tmp_path), "tag": None, "fork": False}
+            with pytest.raises(AgentError, match=r"died at its start: .*gone/log"):
+                await rank.start(link.fork, request | {"log": str(tmp_path / "gone" / "log")})
+
+    asyncio.run(main())
+
+
+def test_a_zygote_that_can_not_be_started_names_the_limit(tmp_path):
+    async def main():
+        async with a_link(tmp_path) as link:
+            with (
+                no_descriptors(),
+                pytest.raises(AgentError, match=r"can't be started: .*ulimit -n"),
+            ):
+                await link.start()
+            await link.start()
+
+    asyncio.run(main())
