@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.provider.local import last_words
-from rota.model.asked_end import signal_name
+from rota.model.ending import signal_name
 from rota.request.sweepfile import BY_OPTUNA
 
 MODULE = "rota.sweep"

@@ -2,8 +2,9 @@
 
 import pytest
 
+from rota.model.ending import end_text
 from rota.model.job import JobState
-from rota.model.length import end_text, length_text
+from rota.model.length import length_text
 from rota.testing.builders import job
 
 

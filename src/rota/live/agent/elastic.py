@@ -17,7 +17,7 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.places import is_far, node_and_gpu
-from rota.model.asked_end import signal_name
+from rota.model.ending import signal_name
 from rota.model.presence import Presence
 
 STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once

@@ -16,7 +16,7 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.setup import FAILED
 from rota.live.agent.states import State
 from rota.live.wire import Message
-from rota.model.asked_end import asked_end_text, signal_name
+from rota.model.ending import asked_end_text, signal_name
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from rota.live.wire import Message
 from rota.model.allocation import Allocation
 from rota.model.commands import Migrate, Park
+from rota.model.ending import end_text
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -16,7 +17,6 @@ from rota.model.events import (
     WorkerRegistered,
 )
 from rota.model.job import JobState, Suspension
-from rota.model.length import end_text
 from rota.model.state.state import ClusterState
 
 MAX_LOST_ATTEMPTS = 3  # in a row, of which none got on

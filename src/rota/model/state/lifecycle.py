@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rota.model.asked_end import asked_end_text
 from rota.model.commands import Launch, Migrate, Park, Resume, Suspend
+from rota.model.ending import asked_end_text, end_text
 from rota.model.events import (
     AttemptLost,
     BurstPlanned,
@@ -18,7 +18,6 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import JobState, Suspension
-from rota.model.length import end_text
 from rota.model.reason import Reason
 from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, SUSPENDED, Ledger

@@ -1,7 +1,8 @@
-"""Words for the end of processes that were asked to end."""
+"""Words for the ends of jobs and of their programs."""
 
 import signal
 
+from rota.model.job import JobSpec, JobState
 from rota.model.length import length_text
 
 
@@ -24,3 +25,11 @@ def asked_end_text(exit_code: int, grace_s: float) -> str:
     if exit_code < 0:
         return f"it was killed by {signal_name(-exit_code)} after SIGTERM"
     return f"it ended with exit code {exit_code} after SIGTERM"
+
+
+def end_text(spec: JobSpec, outcome: JobState, message: str) -> str:
+    """The message of a job's end; it begins with the time limit if that ended the job."""
+    if outcome != JobState.TIMEOUT or spec.time_limit_s is None:
+        return message
+    over = f"its time limit of {length_text(spec.time_limit_s)} was over"
+    return f"{over}; {message}" if message else over
