@@ -22,7 +22,7 @@ from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.explain.why import explain
 from rota.folder import Folder
-from rota.live.agent import inherited
+from rota.live.agent import inherited, program_start
 from rota.live.controller.goodput import describe
 from rota.live.controller.sweep_api import OUTCOMES
 from rota.live.wire.messages import Progress
@@ -128,6 +128,13 @@ def test_every_variable_that_jobs_do_not_inherit_is_explained() -> None:
         )
         for names, what, why in rows
     ]
+
+
+def test_every_variable_that_keeps_a_program_from_being_forked_is_explained() -> None:
+    _, _, text = page("live").partition("- the agent has another value of a variable")
+    told = re.findall("`([A-Z_]+)`", text.partition("\n\n")[0])
+    read_once = {*program_start.READ_ONCE, *program_start.READ_ONCE_BY_PREFIX}
+    assert sorted(told) == sorted([*read_once, *program_start.FOLLOWED])
 
 
 def test_every_obstacle_that_ends_a_job_before_its_start_is_explained() -> None:
