@@ -7,6 +7,8 @@ import pytest
 from websockets import ConnectionClosed
 from websockets.sync.client import connect
 
+from rota.live.wire import VERSION
+
 from .conftest import is_gone, until
 
 UNTIL_ENOUGH = "until [ -e enough ]; do sleep 0.05; done"
@@ -120,7 +122,13 @@ def test_an_agent_whose_state_folder_is_another_one_by_now_ends_with_its_jobs(cl
 def test_the_words_of_an_agent_that_makes_no_sense_leave_the_cluster_as_it_is(shared_cluster, base):
     cluster = shared_cluster
     before = cluster.client.nodes()
-    hello = {"type": "hello", "node": before[0]["name"], "num_gpus": "two", "kind": "cpu"}
+    hello = {
+        "type": "hello",
+        "wire": VERSION,
+        "node": before[0]["name"],
+        "num_gpus": "two",
+        "kind": "cpu",
+    }
     token = cluster.folder.agent_token.read_text().strip()
     url = json.loads(cluster.folder.server.read_text())["url"].replace("http", "ws", 1)
     with connect(

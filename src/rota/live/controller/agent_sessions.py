@@ -73,7 +73,7 @@ IF_COPIED = (
     f"If its folder is a copy of that machine's, remove {MEMBERSHIP} in it, and join with a new "
     "line of `rota node invite` under another name"
 )
-SPANS = 2  # since this version of their messages agents have gangs over several nodes
+SPANS = 3  # since this version of their messages the ranks of gangs over several nodes meet as now
 
 log = logging.getLogger("rota.controller")
 notice = logging.getLogger("rota.notice")  # shown to whoever has started `rota up` as well

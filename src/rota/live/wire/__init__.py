@@ -69,7 +69,7 @@ from rota.errors import AgentError
 
 Message = dict[str, Any]
 
-VERSION = 2  # of what controller and agents tell each other; the one before is understood as well
+VERSION = 3  # of what controller and agents tell each other; the one before is understood as well
 
 # A rank's pulse, a file that its agent reads: phase, since when (CLOCK_MONOTONIC), seconds of its
 # own computation, samples. It is in its own step, waits for other ranks, or is in a validation.

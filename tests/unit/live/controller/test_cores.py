@@ -2,6 +2,7 @@
 
 import asyncio
 
+from rota.live.wire import VERSION
 from rota.model.allocation import on_node
 from rota.model.events import CpusSet, NodeCpusChanged
 from rota.model.plan import Plan
@@ -33,7 +34,7 @@ class ByPhase(Gives):
 
 
 def hello(agent, **fields):
-    agent.says(type="hello", node="n", num_gpus=2, kind="cpu", attempts=[], **fields)
+    agent.says(type="hello", wire=VERSION, node="n", num_gpus=2, kind="cpu", attempts=[], **fields)
 
 
 def test_a_node_has_the_cores_and_the_memory_that_its_agent_tells(tmp_path):

@@ -6,10 +6,11 @@ import pytest
 from tests.unit.live.controller.test_hostile_agents import Other, told
 from tests.unit.live.controller.test_loop import Agent, done, submit, until_state
 
+from rota.live import wire
 from rota.model.job import JobState
 from rota.model.state.cpus import aim_at_cpus
 
-VERSION = {"wire": 2}
+VERSION = {"wire": wire.VERSION}
 
 
 class First(Agent):
@@ -23,7 +24,7 @@ class Second(Other):
 
 
 def hello(node, num_gpus, attempts, guests):
-    of_node = {"type": "hello", "node": node, "num_gpus": num_gpus, "kind": "cpu", "wire": 2}
+    of_node = {"type": "hello", "node": node, "num_gpus": num_gpus, "kind": "cpu"} | VERSION
     return of_node | {"attempts": list(attempts), "guests": list(guests)}
 
 
@@ -106,10 +107,10 @@ def test_words_pass_between_the_nodes_of_the_gang_alone(tmp_path):
 def test_an_agent_that_cannot_have_gangs_over_nodes_gets_none(tmp_path):
     async def scenario(controller):
         controller.agents.own_reach = "10.0.0.1"
-        first, second = First(controller), Other(controller)
+        first, second = First(controller), Second(controller)
         first.hello()
         await first.hears("welcome")
-        second.hello()
+        second.says(**hello("m", 1, (), ()) | {"wire": wire.VERSION - 1})
         await second.hears("welcome")
         row = await submit(controller, resources={"gpus": 2})
         assert (await first.hears("launch"))["gpus"] == [0, 1]

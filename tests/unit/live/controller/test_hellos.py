@@ -8,6 +8,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.controller.leases import Leases
 from rota.live.controller.loop import Controller
+from rota.live.wire import VERSION
 from rota.live.wire.frames import frames_of
 from rota.model.allocation import Allocation
 from rota.model.commands import Launch
@@ -88,7 +89,7 @@ def test_an_account_of_very_many_attempts_comes_in_parts(tmp_path):
             agent = Agent(controller)
             about = {"type": "ended", "attempt": 1, "at_s": 1.0, "exit_code": 0, "message": ""}
             attempts = [about | {"job_id": f"unknown-{number}"} for number in range(50_000)]
-            hello = {"type": "hello", "node": "n", "num_gpus": 2, "kind": "cpu"}
+            hello = {"type": "hello", "wire": VERSION, "node": "n", "num_gpus": 2, "kind": "cpu"}
             sent = frames_of(hello | {"attempts": attempts})
             assert len(sent) > 1
             for frame in sent:

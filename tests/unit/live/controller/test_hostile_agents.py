@@ -44,7 +44,14 @@ class Other(Agent):
     """The agent of node m."""
 
     def hello(self, attempts=(), num_gpus=1):
-        self.says(type="hello", node="m", num_gpus=num_gpus, kind="cpu", attempts=list(attempts))
+        self.says(
+            type="hello",
+            wire=VERSION,
+            node="m",
+            num_gpus=num_gpus,
+            kind="cpu",
+            attempts=list(attempts),
+        )
 
 
 @pytest.mark.parametrize("kind", sorted(FROM_AGENT.keys() - {"beat"}))

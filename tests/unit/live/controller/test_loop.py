@@ -14,6 +14,7 @@ from rota.errors import (
     StoreLostError,
 )
 from rota.folder import Folder
+from rota.live import wire
 from rota.live.agent.answers import answer
 from rota.live.controller import agent_sessions
 from rota.live.controller import loop as controller_module
@@ -69,7 +70,7 @@ class Agent:
         self._to_controller.put_nowait(json.dumps(message))
 
     def hello(self, attempts=(), num_gpus=2):
-        self.says(type="hello", node="n", num_gpus=num_gpus, kind="cpu", attempts=list(attempts))
+        self.says(**HELLO | {"num_gpus": num_gpus, "attempts": list(attempts)})
 
     async def hears(self, kind):
         """The next message of this kind, or command of it; others are passed over."""
@@ -453,7 +454,14 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
     asyncio.run(scenario())
 
 
-HELLO = {"type": "hello", "node": "n", "num_gpus": 2, "kind": "cpu", "attempts": []}
+HELLO = {
+    "type": "hello",
+    "wire": wire.VERSION,
+    "node": "n",
+    "num_gpus": 2,
+    "kind": "cpu",
+    "attempts": [],
+}
 ALIVE = {"type": "alive", "job_id": "1", "attempt": 1, "suspension": "process", "movable": True}
 ENDED = {"type": "ended", "job_id": "1", "attempt": 1, "at_s": 1.0, "exit_code": 0, "message": ""}
 
@@ -1290,7 +1298,7 @@ def test_a_gang_is_taken_that_needs_a_node_that_can_be_asked_for(tmp_path, monke
         controller.agents.own_reach = "127.0.0.1"
         await controller.start()
         agent, other = Agent(controller), Agent(controller)
-        agent.says(**HELLO | {"wire": agent_sessions.SPANS})
+        agent.says(**HELLO)
         await agent.hears("welcome")
         with pytest.raises(NeverFitsError, match="this cluster has 2, and 4 on 2 nodes"):
             await submit(controller, resources={"gpus": 5})
@@ -1298,7 +1306,7 @@ def test_a_gang_is_taken_that_needs_a_node_that_can_be_asked_for(tmp_path, monke
         await until(lambda: provider.asked == 2)
         assert controller.state.reason[row] == Reason.WAIT_RESOURCES
         provider.there = [ProvidedNode(name, is_alive=True) for name in "nm"]
-        other.says(**HELLO | {"node": "m", "agent": "first", "wire": agent_sessions.SPANS})
+        other.says(**HELLO | {"node": "m", "agent": "first"})
         await until(lambda: controller.state.held[row] is not None)
         assert controller.state.held[row].nodes() == (0, 1)
         for each in (agent, other):
