@@ -36,6 +36,7 @@ from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.endpoint import Endpoint
+from rota.live.agent.entering import FolderLooks
 from rota.live.agent.filling import Filling, ways_of
 from rota.live.agent.guest import Guest, Guests
 from rota.live.agent.identity import begin
@@ -153,6 +154,7 @@ class Agent:
         self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._sockets = Sockets(folder, node, self._serve_worker)
         self._shortages = Shortages(log)
+        self._looks = FolderLooks()
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
         self._checkpoints = None
@@ -709,7 +711,7 @@ class Agent:
         ask = ask_of(message)
         if isinstance(ask.question, Clean):
             await self._let_go(ask.question.job_id)
-        self._notify(await answer(self.folder, self.node, ask))
+        self._notify(await answer(self.folder, self.node, ask, self._looks))
         if isinstance(ask.question, Clean):
             self._snapshots.set_needless_aside()
             await asyncio.to_thread(remove_cleaned, self.folder, ask.question.node)
@@ -858,7 +860,8 @@ class Agent:
             return not (attempt.stopping or called_off.is_set())
 
         try:
-            await asyncio.to_thread(inherit, self.folder, former, attempt.job_id, goes_on)
+            copy = partial(inherit, goes_on=goes_on, is_shared=not self._stays)
+            await asyncio.to_thread(copy, self.folder, former, attempt.job_id)
         finally:  # a thread goes on when the task that waits for it is cancelled
             called_off.set()
 

@@ -8,10 +8,10 @@ import re
 import stat
 from pathlib import Path
 
-from rota.errors import AgentError, NotFoundError
+from rota.errors import AgentError, NotFoundError, shortage_of
 from rota.folder import Folder
 from rota.live.agent.cleaning import clean
-from rota.live.agent.entering import obstacle_to, user_name
+from rota.live.agent.entering import FolderLooks, user_name
 from rota.live.agent.line_times import LineTimes, read_times
 from rota.live.agent.log_pieces import Piece, line_offset, read_bytes, read_piece, tail_offset
 from rota.live.agent.ranks import ENDED, Ranks, read_ranks, record_of
@@ -26,6 +26,7 @@ from rota.live.wire.questions import (
     AskRanks,
     CheckpointFolder,
     Clean,
+    FileQuestion,
     FolderObstacles,
     Found,
     Freed,
@@ -34,7 +35,6 @@ from rota.live.wire.questions import (
     LogFiles,
     NoAnswer,
     Output,
-    Question,
     RankList,
     RankProcess,
     ReadLog,
@@ -46,12 +46,22 @@ MOST_WAIT_S = 60.0
 LOG_FILE = re.compile(r"rank[0-9]+\.(log|times)")
 
 
-async def answer(folder: Folder, node: str, ask: Ask) -> Message:
+async def answer(folder: Folder, node: str, ask: Ask, looks: FolderLooks) -> Message:
     """The message that answers a question to the agent of a node."""
-    return answer_message(ask.number, await find(folder, node, ask.question))
+    found: Found
+    try:
+        if isinstance(ask.question, AskFolders):
+            found = FolderObstacles(user_name(), await looks.obstacles(ask.question.paths))
+        else:
+            found = await find(folder, node, ask.question)
+    except RuntimeError as error:
+        if (shortage := shortage_of(error)) is None:
+            raise
+        found = NoAnswer(f"node {node}: {shortage}")
+    return answer_message(ask.number, found)
 
 
-async def find(folder: Folder, node: str, question: Question) -> Found:
+async def find(folder: Folder, node: str, question: FileQuestion) -> Found:
     """The answer of :func:`look_up`, for which an AskOutput may wait a while."""
     wait_s = min(question.wait_s, MOST_WAIT_S) if isinstance(question, AskOutput) else 0.0
     deadline = asyncio.get_running_loop().time() + wait_s
@@ -63,14 +73,11 @@ async def find(folder: Folder, node: str, question: Question) -> Found:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def look_up(folder: Folder, node: str, question: Question) -> Found:
+def look_up(folder: Folder, node: str, question: FileQuestion) -> Found:
     """The answer to a question; :class:`NoAnswer` with the reason if there is none."""
     try:
         if isinstance(question, AskCheckpoints):
             return _checkpoints(folder.checkpoints(question.job_id))
-        if isinstance(question, AskFolders):
-            obstacles = {path: why for path in question.paths if (why := obstacle_to(path))}
-            return FolderObstacles(user_name(), obstacles)
         if isinstance(question, Clean):
             num_bytes = clean(folder, node, question)
             if num_bytes is None:

@@ -16,13 +16,19 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 def inherit(
-    folder: Folder, former: str, job_id: str, goes_on: Callable[[], bool] = lambda: True
+    folder: Folder,
+    former: str,
+    job_id: str,
+    goes_on: Callable[[], bool] = lambda: True,
+    *,
+    is_shared: bool = True,
 ) -> None:
     """Copy a former job's checkpoints for a job, completely or not at all; the former keeps them.
 
     Nothing happens if the job has a checkpoint folder already: it has been started before. The
-    copy is given up once the job no longer ``goes_on``. Raises AgentError, which is a
-    NeverStartsError for what can never be copied.
+    copy is given up once the job no longer ``goes_on``. Unless the folder ``is_shared``, another
+    node may have what this one lacks. Raises AgentError, and NeverStartsError for what can never be
+    copied.
     """
     source, target = folder.checkpoints(former), folder.checkpoints(job_id)
     if os.path.lexists(target):
@@ -36,6 +42,12 @@ def inherit(
                 raise AgentError(f"{about} are copied no further: the job is to end")
         return other
 
+    if is_shared and not os.path.lexists(source):
+        raise NeverStartsError(
+            f"{about} are gone; submit this job again without resume_from, or put the folder back "
+            "first",
+            Obstacle.RESUME_FROM,
+        )
     try:
         if draft.exists():  # left by an agent that was killed
             shutil.rmtree(draft)

@@ -92,7 +92,8 @@ class Clean(Struct, kw_only=True, tag_field="type", tag="clean"):
     dry_run: bool = False
 
 
-Question = AskOutput | AskRanks | AskLogs | ReadLog | AskCheckpoints | AskFolders | Clean
+FileQuestion = AskOutput | AskRanks | AskLogs | ReadLog | AskCheckpoints | Clean
+Question = FileQuestion | AskFolders
 
 
 class Ask(Struct):

@@ -75,11 +75,6 @@ def test_what_can_not_be_copied_is_not_begun_with_in_part(folder, monkeypatch):
     assert not folder.checkpoints("2.new").exists()
 
 
-def test_checkpoints_that_have_gone_meanwhile_are_an_error(folder):
-    with pytest.raises(AgentError, match=r"of job 7 in .* can't be copied: No such file"):
-        inherit(folder, "7", "8")
-
-
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_what_is_no_file_ends_the_job_with_its_path(folder, kind, monkeypatch):
     odd = folder.checkpoints("1") / "deep" / "odd"
@@ -94,6 +89,16 @@ def test_what_is_no_file_ends_the_job_with_its_path(folder, kind, monkeypatch):
     assert refused.value.obstacle == Obstacle.RESUME_FROM
     assert not folder.checkpoints("2").exists()
     assert not folder.checkpoints("2.new").exists()
+
+
+def test_checkpoints_that_are_gone_end_the_job_unless_another_node_may_have_them(folder):
+    with pytest.raises(NeverStartsError, match=r"job 7 in .* are gone; submit") as refused:
+        inherit(folder, "7", "8")
+    assert refused.value.obstacle == Obstacle.RESUME_FROM
+    with pytest.raises(AgentError) as passing:
+        inherit(folder, "7", "8", is_shared=False)
+    assert not isinstance(passing.value, NeverStartsError)
+    assert not folder.checkpoints("8").exists()
 
 
 def test_holes_stay_holes(folder):

@@ -13,14 +13,15 @@ import pytest
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.folder import Folder
-from rota.live.agent.answers import look_up
+from rota.live.agent.answers import answer
+from rota.live.agent.entering import FolderLooks
 from rota.live.agent.line_times import times_file
 from rota.live.controller import job_files
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.log_copies import LogCopies
 from rota.live.controller.questions import AT_ONCE, Questions
 from rota.live.controller.record import Record
-from rota.live.wire.questions import AskCheckpoints, answer_message, ask_of
+from rota.live.wire.questions import AskCheckpoints, ask_of
 from rota.model.job import JobState as S
 from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
@@ -68,10 +69,10 @@ class Desk:
         outbox = self.connect(node)
 
         async def serve():
+            looks = FolderLooks()
             while True:
                 ask = ask_of(await outbox.get())
-                found = look_up(self.folder, node, ask.question)
-                self.questions.answered(node, answer_message(ask.number, found))
+                self.questions.answered(node, await answer(self.folder, node, ask, looks))
 
         task = asyncio.create_task(serve())
         yield
@@ -302,9 +303,9 @@ def test_an_answer_that_nobody_asked_for_is_passed_over(desk):
         outbox = desk.connect("node0")
         await settled()
         ask = ask_of(outbox.get_nowait())
-        answer = answer_message(ask.number, look_up(desk.folder, "node0", ask.question))
-        desk.questions.answered("node1", answer)
-        desk.questions.answered("node0", answer | {"number": 77})
+        told = await answer(desk.folder, "node0", ask, FolderLooks())
+        desk.questions.answered("node1", told)
+        desk.questions.answered("node0", told | {"number": 77})
         await settled()
         assert not reading.done()
         desk.questions.answered("node0", answer)

@@ -16,6 +16,7 @@ from rota.errors import (
 from rota.folder import Folder
 from rota.live import wire
 from rota.live.agent.answers import answer
+from rota.live.agent.entering import FolderLooks
 from rota.live.controller import agent_sessions
 from rota.live.controller import loop as controller_module
 from rota.live.controller import supply as supply_module
@@ -62,7 +63,7 @@ class Agent:
     async def send(self, data):
         message = json.loads(data)
         if message["type"] == "ask" and self._folder is not None:
-            self.says(**await answer(self._folder, "n", ask_of(message)))
+            self.says(**await answer(self._folder, "n", ask_of(message), FolderLooks()))
         else:
             self.heard.put_nowait(message)
 
