@@ -18,6 +18,7 @@ from rota.sim.faults import Faults
 from rota.sim.machine import FREE, Costs
 from rota.testing.builders import job, simulation
 from support.any_cluster import AnyCluster, policy_of
+from virtual.restless import Restless
 
 FIRST = int(os.environ.get("PLANS_FIRST", "0"))
 DECISIONS = int(os.environ.get("PLANS_DECISIONS", "360"))
@@ -88,6 +89,11 @@ def test_stories_in_which_a_policy_has_failed(name, seed):
     tell(name, seed)
 
 
+def test_jobs_go_on_where_their_state_can_be_whatever_a_policy_wants():
+    for seed in stories():
+        tell(Restless(), seed)
+
+
 class Fails(Policy):
     """A policy that fails at one decision in three, in one way or another."""
 
@@ -96,7 +102,7 @@ class Fails(Policy):
 
     def __init__(self, among):
         self.settings = {"among": among}
-        self._policy = create(among)
+        self._policy = Restless() if among == "restless" else create(among)
         self.resizes = self._policy.resizes
 
     def decide(self, view):
@@ -107,7 +113,7 @@ class Fails(Policy):
         return self._policy.decide(view)
 
 
-@pytest.mark.parametrize("name", ["gandiva", "elastic", "tiresias"])
+@pytest.mark.parametrize("name", ["gandiva", "elastic", "tiresias", "restless"])
 def test_a_fallback_decides_whatever_the_policy_leaves(name):
     for seed in stories():
         errors = []

@@ -199,7 +199,20 @@ class AnyCluster:
 
     def _send(self) -> None:
         for command in diff(self.state):
+            self._check(command)
             self._apply(CommandSent(self.now_s, command))
+
+    def _check(self, command: Any) -> None:
+        """A suspended job goes on only where its state can be."""
+        state, row = self.state, command.row
+        home = state.home[row]
+        if home is None or not isinstance(command, Resume | Migrate | Park):
+            return
+        place, what = command.allocation, f"{command} from {home}"
+        if max(len(home.parts), len(place.parts)) > 1:
+            assert home.parts == place.parts, f"a gang leaves its nodes: {what}"
+        assert state.portable[row] or home.nodes() == place.nodes(), f"it can't move: {what}"
+        assert state.movable[row] or home.parts == place.parts, f"it can't leave its GPUs: {what}"
 
     def _answer(self) -> None:
         for row, command in enumerate(self.state.outstanding):

@@ -59,7 +59,7 @@ from rota.store.events import Submission
 
 from .loop import RUNNING, Process, VirtualLoop
 from .machine import CLOSED, HEAD, Asking, Connection, Machine, Meeting, Waking
-from .restless import Restless
+from .restless import Faltering, Restless
 
 ROUGH_S = 60.0  # for so long things fail,
 LONGEST_S = 600.0  # and by then every job has ended
@@ -76,6 +76,9 @@ EXPECTED = (
     "has not been heard for",
     "is lost by now",
     "is another machine",
+    # Of a policy that is there to fail.
+    "it falters",
+    "policy faltering fails",
 )
 ABSENCES = ("", "controller", "machine", "laptop", "copy", "orphan")
 
@@ -533,9 +536,8 @@ class Cluster:
             process = self.controller_process = Process("controller", HEAD)
 
             async def main() -> None:
-                settings = POLICIES[self.policy]
-                restless = self.policy == Restless.name
-                policy = Restless() if restless else create(self.policy, settings)
+                made = {each.name: each for each in (Restless, Faltering)}.get(self.policy)
+                policy = made() if made else create(self.policy, POLICIES[self.policy])
                 provider = Agents(self.names, self.joined)
                 store: Any = self.store
                 leases = Leases(self.lease_s) if self.joined else None

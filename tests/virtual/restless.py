@@ -55,6 +55,18 @@ class Restless(Policy):
         return what_if.plan(wake_at_s=view.now_s + EVERY_S)
 
 
+class Faltering(Restless):
+    """Fails at one decision in three."""
+
+    name = "faltering"
+
+    def decide(self, view: View) -> Plan:
+        """Draw anew who has which GPUs, or raise."""
+        if Random(f"{view.now_s} {view.decision_seq}").random() < 1 / 3:
+            raise RuntimeError("it falters")
+        return super().decide(view)
+
+
 def _places(node, mask, size):
     """Some ways to have so many of a node's free GPUs."""
     free = [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]

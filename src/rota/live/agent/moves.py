@@ -12,7 +12,7 @@ from typing import Any
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
-from rota.live.agent.attempt_report import Account
+from rota.live.agent.attempt_report import SPANS, Account
 from rota.live.agent.claim import claim, release
 from rota.live.agent.devices import Devices
 from rota.live.agent.direct_link import fetch_directly
@@ -103,6 +103,8 @@ class Moves:
         ``done`` or ``failed`` follows. Raises AgentError.
         """
         key = (message["job_id"], message["attempt"])
+        if message["source"] == self._node:
+            raise AgentError(f"the state of job {key[0]} is on this node, {self._node}, already")
         known = self._attempts.get(key)
         if known is not None and _is_left_over(known, message):
             self.leave(key)
@@ -253,6 +255,8 @@ class Moves:
         try:
             if attempt is None or attempt.ended is not None:
                 raise AgentError(f"node {self._node} has no trace of job {key[0]}")
+            if attempt.spans:
+                raise AgentError(f"job {key[0]} can't move: {SPANS}")
             departure = self._departures.setdefault(
                 key, Departure(attempt, self._folder.checkpoints(key[0]))
             )

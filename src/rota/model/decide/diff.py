@@ -18,6 +18,7 @@ from rota.model.commands import (
 from rota.model.decide.parking import homes_wanted
 from rota.model.events import new
 from rota.model.job import JobState
+from rota.model.state.resizing import can_resize
 from rota.model.state.state import ClusterState
 
 STOPPING = int(JobState.STOPPING)
@@ -56,7 +57,7 @@ def diff(state: ClusterState) -> list[Command]:
             elif target is None or (held is not target and held.parts != target.parts):
                 if target is not None and _must_wait(state, row, held, target):
                     continue
-                if target is None or not _can_resize(state, row, held, target):
+                if target is None or not can_resize(state, row, held, target):
                     fields = (next_id + len(commands), row, state.attempt[row], epoch)
                     commands.append(new(Suspend, fields))
                 elif (more := target.without(held)) is not None:
@@ -128,18 +129,6 @@ def _background(
 def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
     """True if a job must give GPUs up, and its program has yet to say if it can while running."""
     return held.nodes() == target.nodes() and not target.without(held) and state.has_yet_to_say(row)
-
-
-def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
-    """True if a running job can get from ``held`` to ``target`` without a suspension.
-
-    The job must be elastic, and keep at least one of its GPUs. Its first node stays the first:
-    there is the agent that has its gang.
-    """
-    if not state.resizable[row] or state.since_s[row] < 0:
-        return False
-    may = state.spec[row].spans_nodes or held.nodes() == target.nodes()
-    return may and held.nodes()[0] == target.nodes()[0] and held.without(target) != held
 
 
 def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocation) -> bool:

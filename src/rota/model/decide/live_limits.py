@@ -8,6 +8,7 @@ from rota.model.cluster import FreeGpus, Node
 from rota.model.commands import Resize
 from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.model.state.resizing import can_resize
 from rota.model.state.state import ClusterState
 
 MOST_ASKS = 10  # a policy, for one plan
@@ -168,16 +169,14 @@ def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
     if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
         return True  # the plan is refused elsewhere
     home, held = state.home[row], state.held[row]
-    before = home or held
     if len(place.parts) > 1 and not _reach_each_other(state, row, place):
         return False
-    if before is not None and max(len(place.parts), len(before.parts)) > 1:
-        # Its processes are on these nodes: only the agent of the first can have others join.
-        resizes = home is None and state.resizable[row] and place.nodes()[0] == before.nodes()[0]
-        if place.parts != before.parts and not resizes:
-            return False
-    leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
-    return not leaves and _has_its_types(state, row, place)
+    # That a suspended job leaves GPUs to which its state is bound, the check refuses.
+    may_go = home is not None and not state.movable[row]
+    may_go = may_go or state.can_go_on(row, place)
+    if not may_go and home is None and held is not None:
+        may_go = can_resize(state, row, held, place)
+    return may_go and _has_its_types(state, row, place)
 
 
 def _reach_each_other(state: ClusterState, row: int, place: Allocation) -> bool:
@@ -232,25 +231,29 @@ def left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | N
 
 def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
     """The job's last place, or else the tightest fit, on a node that the job may use."""
-    home = state.home[row]
+    home, held, target = state.home[row], state.held[row], state.target[row]
     if home is not None and (len(home.parts) > 1 or not state.movable[row]):
         return home if free.fits(home) else None
-    held = state.held[row]
-    if held is not None and len(held.parts) > 1 and state.target[row] is None:
+    bound = home is None and held is not None and (len(held.parts) > 1 or not state.movable[row])
+    if bound and target is None:
         # It is being suspended, and no event of its own calls for a decision once it is. One that
         # is being resized as well holds the GPUs of before and after, and a decision follows.
         resizes = isinstance(state.outstanding[row], Resize)
-        return held if not resizes and free.fits(held) else None
-    for known in (state.target[row], home):
+        return held if held is not None and not resizes and free.fits(held) else None
+    for known in (target, home):
         if known is not None and known.num_gpus == num_gpus and free.fits(known):
             return known
     nodes = of_wanted_types(state, row)
-    if home is not None and stays_on_node(state, row):
-        nodes = [home.nodes()[0]]
+    if (before := home or held) is not None and not state.portable[row]:
+        nodes = list(before.nodes()[:1])
+    if bound:
+        nodes = []
     holes = [(free.masks[n].bit_count(), n) for n in nodes if free.masks[n].bit_count() >= num_gpus]
     if holes:
         node = min(holes)[1]
         return on_node(node, _lowest(free.masks[node], num_gpus))
+    if target is not None and free.fits(target):
+        return target
     if home is not None or held is not None or not state.spec[row].spans_nodes:
         return None
     parts = []

@@ -467,6 +467,19 @@ class Ledger:
             return False
         return self.progress[row] is None and self.state[row] in (STARTING, RUNNING)
 
+    def can_go_on(self, row: int, place: Allocation) -> bool:
+        """True if a job that has been suspended can continue on these GPUs, or will once it is.
+
+        On a live cluster a job with processes on several nodes continues on the very same GPUs, and
+        one whose state can't be sent continues on its node. Simulated jobs go anywhere.
+        """
+        before = self.home[row] or self.held[row]
+        if before is None or not self.is_live or before.parts == place.parts:
+            return True
+        if not self.movable[row] or max(len(before.parts), len(place.parts)) > 1:
+            return False
+        return bool(self.portable[row]) or before.nodes() == place.nodes()
+
     def has_processes(self, row: int) -> bool:
         """True if the job's attempt may have living processes."""
         started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)

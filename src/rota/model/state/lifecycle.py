@@ -96,8 +96,12 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.stored[row] = None
     ledger.release(row)
     target = ledger.target[row]
-    if target is not None and target.num_gpus not in ledger.sizes(row):
-        ledger.untarget(row)  # the job was to shrink while running, and could not
+    if target is not None and (
+        target.num_gpus not in ledger.sizes(row) or not ledger.can_go_on(row, target)
+    ):
+        # The job was to shrink while running, and could not; or its state can't be where it is
+        # wanted, which no plan could tell while it was running.
+        ledger.untarget(row)
         ledger.note_change(row)
     if ledger.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         ledger.note_change(row)  # no plan could tell before that the job is to go on at its home

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from rota.model.allocation import gpus_text
+from rota.model.allocation import Allocation, gpus_text
 from rota.model.commands import Resize, Retune
 from rota.model.events import BatchRefused, JobResized, JobRetuned
 from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import Ledger, Refusal
+
+
+def can_resize(ledger: Ledger, row: int, held: Allocation, target: Allocation) -> bool:
+    """True if a running job can get from ``held`` to ``target`` without a suspension.
+
+    The job must be elastic, and keep at least one of its GPUs. Its first node stays the first:
+    there is the agent that has its gang.
+    """
+    if not ledger.resizable[row] or ledger.since_s[row] < 0:
+        return False
+    may = ledger.spec[row].spans_nodes or held.nodes() == target.nodes()
+    return may and held.nodes()[0] == target.nodes()[0] and held.without(target) != held
 
 
 def send_resize(ledger: Ledger, row: int, command: Resize, at_s: float) -> None:

@@ -6,10 +6,12 @@ import json
 import pytest
 from tests.support.attempts import attempt_in
 
+from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.devices import Devices
 from rota.live.agent.moves import Moves
 from rota.live.agent.states import State
+from rota.live.wire.places import place_of
 
 KEY = ("7", 1)
 RECORD = {
@@ -105,6 +107,24 @@ def test_what_was_left_from_an_earlier_stay_is_not_taken_for_what_is_to_come(tmp
     assert node.attempt.state == State.MOVED
     assert node.attempts == {}
     assert node.spawned == ["_fetch"]
+
+
+@pytest.mark.parametrize("command", [PARK, PARK | {"kind": "migrate"}])
+def test_a_state_that_is_to_come_from_its_own_node_stays_there(tmp_path, command):
+    node = Node(tmp_path)
+    with pytest.raises(AgentError, match="the state of job 7 is on this node, here, already"):
+        node.moves.arrive(command | {"source": "here"})
+    assert node.attempt.state == State.SUSPENDED
+    assert node.attempts[KEY] is node.attempt
+    assert node.spawned == []
+
+
+def test_a_gang_on_several_nodes_is_handed_out_to_no_other(tmp_path):
+    node = Node(tmp_path)
+    node.attempt.record.gpus = [place_of(at, 0) for at in range(2)]
+    told, _ = asyncio.run(node.moves.reply(KEY, {"want": "state"}))
+    assert "can't move: it stays on its nodes" in told["error"]
+    assert node.attempt.state == State.SUSPENDED
 
 
 def test_without_room_for_its_record_it_stays_where_it_was_and_vanishes_here(tmp_path):

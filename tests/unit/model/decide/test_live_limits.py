@@ -2,7 +2,7 @@ import pytest
 
 from rota.explain.why import explain
 from rota.model.allocation import Allocation, on_node
-from rota.model.commands import Resize
+from rota.model.commands import Resize, Resume
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.decide.live_limits import confine
@@ -315,3 +315,52 @@ def test_a_gang_that_is_being_resized_and_is_to_be_suspended_is_not_wanted_on_bo
     decided(state, Wants(j0=None), 3.0)
     event = decided(state, Wants(j0=Allocation(((1, 0b1), (2, 0b1)))), 4.0)
     assert event.allocations in ({}, {0: None})
+
+
+def test_a_job_that_can_not_get_to_other_nodes_while_it_runs_is_not_suspended_for_them():
+    """It has no GPU in both places: once suspended, it could go on where it is alone."""
+    state = begun(joined_state(4, 2, 2, jobs=(2,), **ELASTIC), on_node(0, 0b1100), resizable=True)
+    event = decided(state, Wants(j0=SPLIT), 2.0)
+    assert event.allocations == {}
+    assert diff(state) == []
+
+
+def test_a_gang_whose_gpus_go_to_another_job_is_not_wanted_on_one_node_for_that():
+    state = begun(joined_state(2, 2, 4, jobs=(2, 4)), SPLIT)
+    both = Allocation(((0, 0b11), (1, 0b11)))
+    event = decided(state, Wants(j0=on_node(2, 0b11), j1=both), 2.0)
+    assert event.allocations == {0: None, 1: both}
+
+
+@pytest.mark.parametrize(("movable", "portable"), [(False, False), (True, False)])
+def test_running_processes_that_can_not_be_moved_are_not_suspended_for_another_node(
+    movable, portable
+):
+    state = live_state(2, 2, jobs=(1,))
+    decided(state, Wants(j0=on_node(0, 0b1)))
+    for command in diff(state):
+        state.apply(CommandSent(1.0, command))
+    state.apply(JobLaunched(1.0, 0, 1))
+    kind = Suspension.PROCESS
+    state.apply(WorkerRegistered(1.0, 0, kind, movable, portable=portable))
+    assert decided(state, Wants(j0=on_node(1, 0b1)), 2.0).allocations == {}
+
+
+def test_a_job_is_decided_on_anew_if_its_state_can_not_go_where_it_was_wanted():
+    """Its program told so after the decision, and before it was suspended."""
+    state = live_state(2, 2, jobs=(1,))
+    decided(state, Wants(j0=on_node(0, 0b1)))
+    (launch,) = diff(state)
+    state.apply(CommandSent(1.0, launch))
+    state.apply(JobLaunched(1.0, 0, 1))
+    decided(state, Wants(j0=on_node(1, 0b1)), 2.0)
+    (suspend,) = diff(state)
+    state.apply(CommandSent(2.0, suspend))
+    state.apply(WorkerRegistered(2.0, 0, Suspension.PROCESS, movable=True, portable=False))
+    state.apply(JobSuspended(3.0, 0, 3.0))
+    state.validate()
+    assert state.decision_needed
+    assert diff(state) == []
+    decided(state, Wants(j0=on_node(1, 0b1)), 4.0)
+    (resume,) = diff(state)
+    assert (type(resume), resume.allocation) == (Resume, on_node(0, 0b1))
