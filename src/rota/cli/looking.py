@@ -18,7 +18,7 @@ from rota.cli.text import clock
 from rota.cli.verdict import why_text
 from rota.cli.watching import Watch
 from rota.errors import NotFoundError, RotaError, did_you_mean
-from rota.model.fallback import SENTENCES
+from rota.model.fallback import sentence
 from rota.model.naming import few
 from rota.model.reason import Reason
 from rota.report.text import printable
@@ -130,7 +130,8 @@ def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
     for policy in client.policies():
         told.append(f"policy {policy['name']}")
         if policy["error"] is not None:
-            how = SENTENCES.get(policy.get("fallback") or "", "its last plan stays")
+            by = policy.get("fallback")
+            how = sentence(by) if by else "its last plan stays"
             told[-1] += f" fails: {how} ({printable(policy['error'])})"
     running = next((job for job in jobs if job["gpus"] and not present.is_final(job)), None)
     if running is not None and (turns := client.explain(running["id"]).get("turns")):

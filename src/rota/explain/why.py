@@ -24,7 +24,7 @@ from rota.model.decide.live_limits import (
     of_wanted_types,
     stays_on_node,
 )
-from rota.model.fallback import SENTENCES as FALLBACKS
+from rota.model.fallback import sentence
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
@@ -141,7 +141,7 @@ def _policy_fails(state: ClusterState, job_state: JobState) -> list[str]:
     """The sentence for a job that has not ended while the policy fails."""
     if not state.fallback.by or job_state.is_final:
         return []
-    how, error = FALLBACKS[state.fallback.by], state.fallback.error
+    how, error = sentence(state.fallback.by), state.fallback.error
     return [f"the policy fails, and {how} ({error})"]
 
 

@@ -50,7 +50,7 @@ from rota.model.events import (
     RetryDue,
     StopRequested,
 )
-from rota.model.fallback import SENTENCES
+from rota.model.fallback import sentence
 from rota.model.job import JobState
 from rota.model.naming import jobs_text
 from rota.model.notes import MOST_CHARS
@@ -399,8 +399,8 @@ class Controller:
             return
         self.journal.unwritten.append(event)
         if self._tells_end and event.fallback != before:
-            how = SENTENCES.get(event.fallback)
-            if how is not None:
+            if event.fallback:
+                how = sentence(event.fallback)
                 notice.error("policy %s fails: %s; see `rota ps`", self.policy_name, how)
             else:
                 notice.warning("policy %s decides again", self.policy_name)

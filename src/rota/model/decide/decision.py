@@ -14,7 +14,7 @@ from rota.model.decide.fill import check_fill, leave_room, with_fill, without_st
 from rota.model.decide.live_limits import fits_on_more_nodes, fits_once_open, with_wanted_types
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
-from rota.model.fallback import IN_ORDER, WITHOUT_MARKS, WITHOUT_MEMORY
+from rota.model.fallback import WITHOUT_MARKS, WITHOUT_MEMORY
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
 from rota.model.plan import CpuPlan, FillPlan, Plan
 from rota.model.reason import CODES, Reason
@@ -87,8 +87,9 @@ class Decider:
             found = self._forgetting(forgotten, now_s, most_nodes, whole=way == WITHOUT_MEMORY)
             if found is not None:
                 return self._applied(*found, way)
-        view, told = self._in_order(now_s, most_nodes)
-        return self._applied(view, told, None, IN_ORDER)
+        other = Decider(state, self.policy.fallback())
+        view, told = self._by_another(other, now_s, most_nodes)
+        return self._applied(view, told, None, other.policy.name or other._identity)
 
     def _forgetting(
         self, rows: list[int], now_s: float, most_nodes: int, *, whole: bool
@@ -104,14 +105,13 @@ class Decider:
             told = told._replace(marks=dict.fromkeys(rows) | told.marks)
         return view, told, fill_wake_at_s
 
-    def _in_order(self, now_s: float, most_nodes: int) -> tuple[View, Plan]:
-        """A plan without the policy: what waits starts in order of arrival where it fits.
+    def _by_another(self, other: "Decider", now_s: float, most_nodes: int) -> tuple[View, Plan]:
+        """The plan of another policy, by default with what waits in order of arrival where it fits.
 
-        No job that has GPUs loses them, but background jobs whose memory the others need. The
-        policy's memory stays, and it is asked again after a while.
+        Background jobs lose GPUs whose memory the others need. The policy's memory stays, and it is
+        asked again after a while.
         """
         state = self._state
-        other = Decider(state, self.policy.fallback())
         with without_memory(state, (), whole=False):
             view = View(state, now_s, other.policy)
             plan, _, _ = other._decided(view, None, most_nodes, stages=False)

@@ -1,9 +1,10 @@
 """A decision on a live cluster whose policy fails: a policy can't stop the cluster.
 
 The policy is asked again without what it remembered of the jobs that its error names. Else, and for
-any other error, jobs that wait start in order of arrival where they fit, and no job loses GPUs. The
-policy is asked again at every decision, and after :func:`retry_after_s` if nothing else calls for
-one. If it has failed ``MOST_FAILURES`` times, it is asked without all of its memory as well.
+any other error, the policy's ``fallback()`` decides: by default jobs that wait start in order of
+arrival where they fit, and no job loses GPUs. The policy is asked again at every decision, and
+after :func:`retry_after_s` if nothing else calls for one. If it has failed ``MOST_FAILURES`` times,
+it is asked without all of its memory as well.
 
 All of this follows from the state and the policy: a replay of the log comes to the same decisions.
 """

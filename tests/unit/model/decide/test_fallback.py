@@ -17,7 +17,7 @@ from rota.model.events import (
     NodeJoined,
     PolicyFailed,
 )
-from rota.model.fallback import IN_ORDER, WITHOUT_MARKS, WITHOUT_MEMORY
+from rota.model.fallback import IN_ORDER, WITHOUT_MARKS, WITHOUT_MEMORY, sentence
 from rota.model.job import JobState, Program
 from rota.model.state.state import ClusterState
 from rota.policy.base import Policy
@@ -117,6 +117,25 @@ def test_a_policy_that_goes_on_failing_is_asked_less_often_and_then_without_its_
     waits = [retry_after_s(failures) for failures in range(12)]
     assert waits[:3] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S]
     assert waits[-1] == LONGEST_RETRY_S
+
+
+class Nothing(Policy):
+    """Starts nothing, and loses nothing."""
+
+    name = "nothing"
+
+    def decide(self, view):
+        return view.unchanged()
+
+
+def test_another_fallback_than_the_usual_one_is_told_by_its_name():
+    live = Live(Remembers())
+    live.policy.fallback = Nothing
+    live.submit()
+    live.state.policy, live.state.policy_mark = "remembers", "poison"
+    ways = [live.decide().fallback for _ in range(MOST_FAILURES + 1)]
+    assert ways == ["nothing"] * MOST_FAILURES + [WITHOUT_MEMORY]
+    assert sentence("nothing") == "until it decides again, the policy nothing decides"
 
 
 @pytest.mark.parametrize("plan", [None, 7, (1, 2)])
