@@ -61,7 +61,9 @@ from rota.policy.registry import again
 from rota.store.events import EventStore
 from rota.store.members import Members
 
-FAILURE_TOLD_S = 60.0  # another error of a policy that goes on failing is told after so long
+# Another error of a policy that goes on failing, and the same one of a policy that has decided in
+# between, are told after so long.
+FAILURE_TOLD_S = 60.0
 POLICY_RETRY_S = 5.0  # where even the fallback raised, it is tried again after so long
 # To decide takes longer the more jobs wait. New jobs alone call for no other decision until so many
 # times as long has passed as the last one took, or this many seconds.
@@ -421,7 +423,8 @@ class Controller:
         state, text = self.state, str(error)[:MOST_CHARS]
         now_s, policy = self.now_s(), identity(self._policy)
         same = without_digits(text) == without_digits(state.fallback.error)
-        if (state.fallback.by and same) or now_s - self._failure_told_s < FAILURE_TOLD_S:
+        goes_on, recent = bool(state.fallback.by), now_s - self._failure_told_s < FAILURE_TOLD_S
+        if (goes_on and same) or (recent and (goes_on or same)):
             return  # the same again, or one of many
         self._failure_told_s, self._tells_end = now_s, True
         log.error("policy %s failed", policy, exc_info=error)

@@ -168,6 +168,8 @@ def fits_once_open(state: ClusterState, row: int) -> bool:
 def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
     if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
         return True  # the plan is refused elsewhere
+    if not all(0 <= node < len(state.nodes) for node in place.nodes()):
+        return True  # so is this one
     home, held = state.home[row], state.held[row]
     if len(place.parts) > 1 and not _reach_each_other(state, row, place):
         return False

@@ -346,6 +346,13 @@ def test_running_processes_that_can_not_be_moved_are_not_suspended_for_another_n
     assert decided(state, Wants(j0=on_node(1, 0b1)), 2.0).allocations == {}
 
 
+def test_a_running_job_that_is_wanted_on_no_node_at_all_breaks_the_contract():
+    state = begun(live_state(2, jobs=(1,)), on_node(0, 0b1))
+    errors = []
+    take_decision(state, Wants(j0=on_node(99, 0b1)), 2.0, failed=errors.append)
+    assert "GPUs of node 99, which is not there" in str(errors)
+
+
 def test_a_job_is_decided_on_anew_if_its_state_can_not_go_where_it_was_wanted():
     """Its program told so after the decision, and before it was suspended."""
     state = live_state(2, 2, jobs=(1,))
