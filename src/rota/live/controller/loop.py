@@ -36,6 +36,7 @@ from rota.live.controller.supply import Supply
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
 from rota.live.controller.tickets import Certify, Tickets
+from rota.live.controller.time_limit import LONGEST_DECISION_S, time_limit
 from rota.live.provider.base import Provider
 from rota.live.wire import clock
 from rota.model.commands import Launch
@@ -158,6 +159,7 @@ class Controller:
         self._decision_error: str | None = None  # why the last decision was none, if so
         self._failed_decisions = FailedDecisions(folder.failed_decisions)
         self._failure_told_s, self._tells_end = 0.0, False
+        self._limit = partial(time_limit, LONGEST_DECISION_S)
         self.on_cycle: Callable[[Cycle], None] = lambda cycle: None  # told of each decision
         self._cycle: Cycle | None = None  # the decision of this turn, until it is written down
         self._paced_until_s = 0.0
@@ -390,7 +392,7 @@ class Controller:
         laps, before = [time.perf_counter()], self.state.fallback.by
         try:
             lap = partial(_note_time, laps)
-            more = self.supply.most_nodes(), self._note_failure
+            more = self.supply.most_nodes(), self._note_failure, self._limit
             event = take_decision(self.state, self._policy, now_s, lap, *more)
         except Exception as error:  # a policy is anybody's code, and what it asks for as well
             log.exception("no decision is possible; the last plan stays")

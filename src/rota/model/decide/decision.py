@@ -1,6 +1,7 @@
 """One decision: ask the policy, check its plan, and make it an event."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from traceback import walk_tb
 from typing import Any, NoReturn
@@ -22,18 +23,22 @@ from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.model.warning import is_news
 
+Limit = Callable[[], AbstractContextManager[None]]  # what may end a policy's work on a decision
+
 
 class Decider:
     """Takes one decision after another by one policy on one state, with one view of it.
 
-    The policy is asked first, then its stages. A policy knows nothing of background jobs: where
-    only these call for a decision, it is not asked, and its last plan stays in force.
+    The policy is asked first, within a ``limit`` if there is one, then its stages. A policy knows
+    nothing of background jobs: where only these call for a decision, it is not asked, and its last
+    plan stays in force.
     """
 
-    __slots__ = ("_fill", "_identity", "_stage", "_state", "_view", "policy")
+    __slots__ = ("_fill", "_identity", "_limit", "_stage", "_state", "_view", "policy")
 
-    def __init__(self, state: ClusterState, policy: Any) -> None:
+    def __init__(self, state: ClusterState, policy: Any, limit: Limit | None = None) -> None:
         self.policy = policy
+        self._limit = limit
         self._identity = identity(policy)
         self._stage = policy.cpus
         self._fill = policy.fill
@@ -220,7 +225,11 @@ class Decider:
 
     def _plan(self, view: View) -> Plan:
         try:
-            plan: Plan = self.policy.decide(view)
+            if self._limit is None:
+                plan: Plan = self.policy.decide(view)
+            else:
+                with self._limit():
+                    plan = self.policy.decide(view)
         except Exception as error:
             self._blame(self.policy, error)
         return plan
@@ -297,9 +306,10 @@ def take_decision(
     lap: Callable[[], None] | None = None,
     most_nodes: int = 0,
     failed: Callable[[Exception], None] | None = None,
+    limit: Limit | None = None,
 ) -> DecisionTaken:
-    """Let ``policy`` decide on ``state`` at ``now_s`` once; see :meth:`Decider.decide`."""
-    return Decider(state, policy).decide(now_s, lap, most_nodes, failed)
+    """Let ``policy`` decide on ``state`` at ``now_s`` once; see :class:`Decider`."""
+    return Decider(state, policy, limit).decide(now_s, lap, most_nodes, failed)
 
 
 def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
