@@ -308,8 +308,8 @@ def test_an_answer_that_nobody_asked_for_is_passed_over(desk):
         desk.questions.answered("node0", told | {"number": 77})
         await settled()
         assert not reading.done()
-        desk.questions.answered("node0", answer)
-        desk.questions.answered("node0", answer)
+        desk.questions.answered("node0", told)
+        desk.questions.answered("node0", told)
         assert await reading == ""
 
     asyncio.run(story())
