@@ -174,14 +174,16 @@ def controllers() -> None:
             print(
                 f"steps that vary, {part} of the speed beside pieces, {name}: slowdown "
                 f"{found.mean:.3f}, harvest {found.harvest:.2f} of {found.idle:.2f} idle"
-                + (f", told {told(controller):.3f}" if controller is not None else "")
+                + (f", told {told(controller)}" if controller is not None else "")
             )
 
 
-def told(controller: Controller) -> float:
-    """The slowdown since the beginning that a controller tells, nan if none."""
-    totals = controller.totals()
-    return totals.took_s / totals.alone_s if totals.alone_s else float("nan")
+def told(controller: Controller) -> str:
+    """The slowdown of the latest steps that a controller tells, with its interval."""
+    told = controller.totals().slowdown
+    if told is None:
+        return "none"
+    return f"{told.ratio:.3f} ({told.low:.3f} to {told.high:.3f}, {told.pairs} pairs)"
 
 
 if __name__ == "__main__":

@@ -137,6 +137,8 @@ def test_a_background_job_runs_beside_a_training_and_alone_after_it(cluster):
         "it is told how both fare",
     )
     assert (filling["with"], filling["limit"]) == ([front], 100.0)
+    low, high = filling["interval"]
+    assert 0 < low <= filling["slowdown"] <= high
     assert 0 < filling["harvest"] <= 1
     assert cluster.show(front)["filling"]["with"] == [back]
     [node] = cluster.client.nodes()

@@ -73,7 +73,8 @@ def ps(
     SHARE.
 
     Where there are background jobs, FILL tells beside whom one is, or which one is in a job's gaps,
-    HARVEST the part of its own speed that it has there, SLOWDOWN by what factor it lengthens steps.
+    HARVEST the part of its own speed that it has there, SLOWDOWN by what factor it lengthens steps,
+    with the interval in which that lies with 95 % confidence.
 
     Of the trials of a search those are listed that have GPUs, and below how many others wait or
     have ended; with --trials, --filter, or as json, yaml or csv all are listed.
@@ -228,9 +229,9 @@ def nodes(output: str, everything: bool) -> None:
 
     Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
     others have. 0:1+4 says that jobs 1 and 4 share GPU 0; GPU:FILL has background jobs, each with
-    its harvest and the slowdown beside it; ENGINE is what the engine that gives a node calls it. A
-    node that was asked for and is not there yet, a policy that asks for a number of nodes, and a
-    node whose connection has ended, with the reason, have a line of their own.
+    its harvest, and the slowdown beside it with its interval; ENGINE is what the engine that gives
+    a node calls it. A node that was asked for and is not there yet, a policy that asks for a number
+    of nodes, and a node whose connection has ended, with the reason, have a line of their own.
     """
     with connected() as client:
         found = client.nodes(everything=everything)

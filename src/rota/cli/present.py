@@ -163,7 +163,7 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
 
 
 def _filling_cells(filling: Mapping[str, Any] | None) -> list[str]:
-    """``beside 3``, ``38%``, ``1.04`` of a background job, ``by 7`` of a foreground job."""
+    """``beside 3``, ``38%``, ``1.04 (1.02-1.06)`` of a background job, ``by 7`` of a foreground."""
     if filling is None:
         return ["-", "-", "-"]
     ids, is_background = filling["with"], filling["role"] == BACKGROUND
@@ -174,8 +174,12 @@ def _filling_cells(filling: Mapping[str, Any] | None) -> list[str]:
     return [
         who,
         "-" if harvest is None else f"{harvest:.0%}",
-        "-" if slowdown is None else f"{slowdown:.2f}",
+        "-" if slowdown is None else f"{slowdown:.2f}{_interval_text(filling.get('interval'))}",
     ]
+
+
+def _interval_text(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.2f}-{interval[1]:.2f})"
 
 
 def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any], width: float | None = None) -> str:
@@ -417,7 +421,7 @@ def _heard_text(node: Mapping[str, Any]) -> str:
 
 
 def _fillers_text(fillers: Sequence[Mapping[str, Any] | None]) -> str:
-    """``0:7 38% 1.04``: the background job on each GPU, its harvest, the slowdown beside it."""
+    """``0:7 38% 1.04 (1.02-1.06)``: the background job on each GPU, its harvest, the slowdown."""
     told = []
     for gpu, filler in enumerate(fillers):
         if filler is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from rota.model.events import FillMeasured
 from rota.model.job import BACKGROUND, FOREGROUND, JobState, Suspension
 from rota.model.naming import jobs_text
+from rota.model.notes import Undone
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 
@@ -19,13 +20,15 @@ TURN_ON = "`rota up --set fill=on`"
 
 
 def filling_of(state: ClusterState, row: int) -> dict[str, Any] | None:
-    """``{"role", "with", "on", "harvest", "slowdown", "limit", "sentence"}``, JSON-able.
+    """``{"role", "with", "on", "harvest", "slowdown", "interval", "limit", "sentence"}`` as JSON.
 
     Of a background job: the foreground jobs beside it, where that is, the part of its own speed
-    that it has there, by what factor it lengthens their steps, and by what factor it may; a job
-    that waits has nobody, and None for the rest. Of a foreground job: the background jobs that fill
+    that it has there, by what factor it lengthens their steps, the interval ``[low, high]`` of that
+    with 95 % confidence, and by what factor it may; a job that waits has nobody, and None for the
+    rest. Of a foreground job: the background jobs that fill
     its GPUs, their harvest in sum, and the largest slowdown. None of a foreground job that nobody
-    fills, and of a job that has ended. ``harvest`` and ``slowdown`` are None if nothing was told.
+    fills, and of a job that has ended. ``harvest``, ``slowdown`` and ``interval`` are None if
+    nothing was told.
     """
     if JobState(state.state[row]).is_final:
         return None
@@ -35,14 +38,16 @@ def filling_of(state: ClusterState, row: int) -> dict[str, Any] | None:
         return None
     fillers = (row,) if is_background else tuple(mates)
     reports = [told for each in fillers if (told := _told(state, each)) is not None]
-    slowdowns = [each.slowdown for each in reports if isfinite(each.slowdown)]
+    slowed = [each for each in reports if mates and isfinite(each.slowdown)]
+    worst = max(slowed, key=lambda each: each.slowdown, default=None)
     limits = [state.spec[each].max_slowdown for each in (mates if is_background else (row,))]
     filling: dict[str, Any] = {
         "role": BACKGROUND if is_background else FOREGROUND,
         "with": state.ids(mates),
         "on": _where(state, row, mates),
         "harvest": _sum(report.harvest for report in reports),
-        "slowdown": max(slowdowns, default=None) if mates else None,
+        "slowdown": worst.slowdown if worst is not None else None,
+        "interval": [worst.low, worst.high] if worst is not None and worst.pairs else None,
         "limit": min(limits, default=None),
     }
     return filling | {"sentence": _sentence(state, row, filling)}
@@ -108,7 +113,7 @@ def standing(state: ClusterState, row: int, now_s: float, *, fills: bool) -> Blo
         whom = jobs_text(state.ids([undone.beside]))
         left_s = max(0.0, undone.again_s - now_s)
         have = (
-            f"beside {whom} it made a step take {undone.slowdown:.3g} times as long, "
+            f"beside {whom} it made a step take {_times(undone)} as long, "
             f"{undone.limit:.3g} at most; it is tried there again in {left_s:.0f} s; {have}"
         )
     return need, have, state.ids(fillers)
@@ -132,6 +137,12 @@ def _told(state: ClusterState, row: int) -> FillMeasured | None:
         return None
     mates = beside(state, row)
     return told if told.beside in mates or (told.beside < 0 and not mates) else None
+
+
+def _times(undone: Undone) -> str:
+    """``1.42 times (1.3 to 1.55)``: by how much steps became longer, with the interval."""
+    of = "" if undone.low is None else f" ({undone.low:.3g} to {undone.high:.3g})"
+    return f"{undone.slowdown:.3g} times{of}"
 
 
 def _sum(values: Iterable[float]) -> float | None:
@@ -169,7 +180,9 @@ def _sentence(state: ClusterState, row: int, told: dict[str, Any]) -> str:
         if percent is not None:
             words.append(f"at {100 * percent:.0f} % of its speed alone")
     if told["slowdown"] is not None:
-        limit = f"limit {told['limit']:.3g}"
+        interval = told["interval"]
+        of = f"{interval[0]:.3g} to {interval[1]:.3g}, " if interval else ""
+        limit = f"{of}limit {told['limit']:.3g}"
         words.append(f"foreground steps take {told['slowdown']:.3g} times as long ({limit})")
     elif told["role"] == FOREGROUND:
         words.append(f"nothing is told of its steps (limit {told['limit']:.3g})")

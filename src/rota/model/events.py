@@ -325,7 +325,9 @@ class FillMeasured(NamedTuple):
 
     ``beside`` is the foreground job's row, -1 for nobody. Its steps take ``slowdown`` times as long
     as without the background job (1.0: it loses nothing). ``harvest`` is the part of its own speed
-    alone that the background job has there, from 0 to 1.
+    alone that the background job has there, from 0 to 1. With 95 % confidence the true slowdown is
+    from ``low`` to ``high``, by so many ``pairs`` of segments of its steps; None and 0 if there is
+    no interval: of a job alone, and in logs from before intervals.
     """
 
     at_s: float
@@ -333,6 +335,9 @@ class FillMeasured(NamedTuple):
     beside: int
     slowdown: float
     harvest: float
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 0
 
 
 class WorkerRegistered(NamedTuple):

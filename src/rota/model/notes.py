@@ -49,13 +49,16 @@ class Undone(NamedTuple):
     """A background job slowed the steps of the foreground job of ``beside`` by ``slowdown``.
 
     That is a factor beyond its ``limit``, so it lost its GPU there; it is not tried there again
-    before ``again_s``.
+    before ``again_s``. With 95 % confidence the factor is from ``low`` to ``high``; None: in logs
+    from before intervals.
     """
 
     beside: int
     slowdown: float
     limit: float
     again_s: float
+    low: float | None = None
+    high: float | None = None
 
 
 class Notes(NamedTuple):

@@ -24,7 +24,8 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from rota.share.marks import IDLE, LIMIT, NAMES, REDUCE, STEP, WAIT, Mark, Seen
-from rota.share.watch import STRAY, Bench, Finished, LearningTime, Look, Standing, Watch, began_of
+from rota.share.slowdown import PairedSegments, Slowdown
+from rota.share.watch import Bench, Finished, LearningTime, Look, Standing, Watch, began_of
 
 LEAST_LIMIT = 1.001  # of a slowdown: of a foreground that allows none, waits are used all the same
 SAFETY = 0.8  # of what the limit leaves is used: times are learned with an error
@@ -37,7 +38,7 @@ ALONE_DEPTH, DEPTH = 4, 1  # pieces outstanding without and with a foreground
 LEAST_PIECE_S = 0.0005  # shorter ones are not worth their tokens
 LONG_WAIT_S = 0.0005  # a wait that is usually longer is one to launch pieces in
 LATEST_LOOK_S, SOONEST_LOOK_S = 0.02, 0.001
-SOLO_EVERY, OFTEN = 32, 8  # steps: one of so many is left to the foreground, to see what it takes
+SPILL = 0.1  # of a step: a piece from before it that is over by then was not in it
 RARE = 30  # steps: in one of so many the limit may be passed, which leaves the 95th percentile
 SAVED_RARE = 4  # such steps may be saved up: those of a foreground by itself come several at once
 SAVED_STEPS = 400  # what these leave may be saved for long pieces
@@ -59,31 +60,17 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
-class Told(NamedTuple):
-    """How foreground and background fare, since the last time that it was asked for.
-
-    ``slowdown`` is of the mean step, 1.0 = none, and None where no step was finished whose time
-    alone is known well; ``harvest`` is the part of the time in which the background's pieces ran.
-    """
-
-    slowdown: float | None
-    harvest: float
-    steps: int
-    step_s: float | None  # a usual step of the foreground alone
-
-
 class Totals(NamedTuple):
     """Since the beginning: what two of them differ in tells how an interval went.
 
-    ``steps`` of the foreground whose time alone is known took ``took_s``, and ``alone_s`` alone;
-    ``pieces`` had the device for ``busy_s``.
+    ``steps`` of the foreground were finished, since it is known what they take alone; ``pieces``
+    had the device for ``busy_s``. ``slowdown`` is that of the latest steps, None: it is not known.
     """
 
     steps: int
-    took_s: float
-    alone_s: float
     pieces: int
     busy_s: float
+    slowdown: Slowdown | None
 
 
 class Controller(Protocol):
@@ -98,9 +85,6 @@ class Controller(Protocol):
     def ended(self, now_s: float, busy_s: float | None = None) -> None:
         """The oldest outstanding piece is over; it had the device for ``busy_s`` if known."""
 
-    def take(self, now_s: float) -> Told:
-        """How things go since the last call."""
-
     def totals(self) -> Totals:
         """How things went since the beginning."""
 
@@ -111,10 +95,11 @@ class Pieces:
     def __init__(self) -> None:
         self.outstanding: deque[tuple[float, int]] = deque()
         self.count, self.busy_s = 0, 0.0  # of all that are over
-        self.last_end_s = float("-inf")
+        self.last_began_s = self.last_end_s = float("-inf")
         self.last_busy_s = 0.0
         self._usual: dict[int, float] = {}
         self._any_s = LEAST_PIECE_S
+        self.lasted_s = LEAST_PIECE_S  # of late, until they were over: others compute as well
 
     def began(self, now_s: float, piece: int) -> None:
         """A piece was launched."""
@@ -125,14 +110,16 @@ class Pieces:
         if not self.outstanding:
             return
         began_s, piece = self.outstanding.popleft()
+        lasted_s = max(0.0, now_s - max(began_s, self.last_end_s))
         if busy_s is None or not 0 <= busy_s < float("inf"):
-            busy_s = max(0.0, now_s - max(began_s, self.last_end_s))
+            busy_s = lasted_s
         self.count += 1
         self.busy_s += busy_s
-        self.last_end_s, self.last_busy_s = now_s, busy_s
+        self.last_began_s, self.last_end_s, self.last_busy_s = began_s, now_s, busy_s
         if len(self._usual) < MOST_KEYS or piece in self._usual:
             self._usual[piece] = _follow(self._usual.get(piece, busy_s), busy_s)
         self._any_s = _follow(self._any_s, busy_s)
+        self.lasted_s = _follow(self.lasted_s, lasted_s)
 
     def usual_s(self, piece: int) -> float:
         """How long such a piece takes, and one that never ran, as others did of late."""
@@ -161,19 +148,16 @@ class Footing:
         self._watch, self._learning = Watch(), LearningTime()
         self._longest_s = 0.0
         self._now_s = 0.0
-        self._since_s: float | None = None
-        self._steps, self._took_s, self._alone_s = 0, 0.0, 0.0
-        self._before = Totals(0, 0.0, 0.0, 0, 0.0)
+        self._paired, self._steps = PairedSegments(), 0
 
     def look(self, seen: Seen, now_s: float) -> Verdict | None:
         """A verdict, or None if it is the controller's own rule that decides."""
         now_s = self._now_s = max(now_s, self._now_s)
-        if self._since_s is None:
-            self._since_s = now_s
         look = self.present = self._watch.look(seen, now_s, self.bench.step_s)
         self.limit = max(LEAST_LIMIT, self._watch.limit)
         if look.anew:
             self.bench.renew()
+            self._paired.renew()
         if (finished := look.finished) is not None:
             self._note(finished, look)
         outstanding = len(self.pieces.outstanding)
@@ -190,21 +174,29 @@ class Footing:
         if look.standing is Standing.BLIND:
             return self._trickle(now_s, look.why)
         if known:
-            return None
+            assert look.mark is not None
+            shut = self._paired.is_shut(look.mark.steps)
+            return _wait(self.bench.step_s / 10, COMPARED) if shut else None
         if self._learning.may_hold(now_s, max(self._longest_s, now_s - look.step_began_s)):
             return _wait(LATEST_LOOK_S, "it is learned how long steps take alone")
         return self._trickle(now_s, "how long steps take alone could not be learned yet")
 
     def _note(self, finished: Finished, look: Look) -> None:
-        ran = self.pieces.outstanding or self.pieces.last_end_s > finished.began_s
-        self.alone = not ran
+        before = self.pieces.last_began_s < finished.began_s
+        in_step_s = self.pieces.last_end_s - finished.began_s
+        most_s = SPILL * finished.step_s if before else 0.0
+        self.alone = not self.pieces.outstanding and in_step_s <= most_s
         self._longest_s = max(self._longest_s, min(finished.step_s, 600.0))
-        if self.bench.known and not self.bench.unsure:
-            self._steps += finished.steps
-            most_s = STRAY * self.limit * self.bench.step_s
-            self._took_s += min(finished.step_s, most_s) * finished.steps
-            self._alone_s += self.bench.step_s * finished.steps
         self.bench.note(finished, alone=self.alone)
+        if self.bench.known:
+            self._steps += finished.steps
+            self._paired.note(
+                finished,
+                alone=self.alone,
+                step_s=self.bench.step_s,
+                piece_s=self.pieces.lasted_s,
+                limit=self.limit,
+            )
 
     def _trickle(self, now_s: float, why: str) -> Verdict:
         """One piece after another, each with a pause that keeps the limit by itself."""
@@ -212,24 +204,14 @@ class Footing:
         left_s = self.pieces.last_end_s + pause_s - now_s
         return Verdict(True) if left_s <= 0 else _wait(left_s, why)
 
-    def take(self, now_s: float) -> Told:
-        """See :class:`Controller`."""
-        passed_s = 0.0 if self._since_s is None else max(0.0, now_s - self._since_s)
-        now, before = self.totals(), self._before
-        harvest = min(1.0, (now.busy_s - before.busy_s) / passed_s) if passed_s > 0 else 0.0
-        alone_s = now.alone_s - before.alone_s
-        slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
-        self._since_s, self._before = now_s, now
-        usual_s = self.bench.step_s if self.bench.known else None
-        return Told(slowdown, harvest, now.steps - before.steps, usual_s)
-
     def totals(self) -> Totals:
         """See :class:`Controller`."""
         pieces = self.pieces
-        return Totals(self._steps, self._took_s, self._alone_s, pieces.count, pieces.busy_s)
+        return Totals(self._steps, pieces.count, pieces.busy_s, self._paired.told)
 
 
 FULL = "the pieces before are not over"
+COMPARED = "these steps are the foreground's alone, to compare those before and after"
 
 
 def _wait(seconds: float, why: str) -> Verdict:
@@ -263,8 +245,8 @@ class SlowdownFeedback:
     segment is slowed if it is longer than usual by four mean deviations and pieces ran in the step;
     steps without pieces let it recover soon.
 
-    One step of 32 is left to the foreground, and one of 8 while its mean is not precise: they tell
-    how long a step takes alone, which may change.
+    Steps that are left to the foreground (:class:`rota.share.slowdown.PairedSegments`) tell how
+    long a step takes alone, which may change.
     ``waits`` are the segments in which the device is idle: on a GPU also LOAD.
     """
 
@@ -281,7 +263,6 @@ class SlowdownFeedback:
         self._recent = [0.0] * len(NAMES)
         self._saved_s = 0.0
         self._rare = 1.0  # steps that may still pass the limit
-        self._since_solo = 0
         self._launched: list[Launched] = []  # in this step, or still there when it began
 
     def ask(self, seen: Seen, now_s: float, piece: int = 0) -> Verdict:
@@ -323,10 +304,6 @@ class SlowdownFeedback:
                 busy_s=pieces.last_busy_s, cost_s=last.cost_s + over_s, end_s=now_s
             )
 
-    def take(self, now_s: float) -> Told:
-        """See :class:`Controller`."""
-        return self._footing.take(now_s)
-
     def totals(self) -> Totals:
         """See :class:`Controller`."""
         return self._footing.totals()
@@ -346,8 +323,6 @@ class SlowdownFeedback:
         bench, segment = self._footing.bench, mark.segment
         left_s = max(0.0, bench.step_s - (now_s - began_of(mark)))  # of this step
         soon_s = min(left_s / 2, bench.step_s / 10)
-        if self._since_solo >= (OFTEN if bench.unsure else SOLO_EVERY):
-            return _wait(soon_s, "this step is the foreground's alone, to see what it takes")
         if self._rare < 0:
             return _wait(bench.step_s, "too many steps have passed the limit")
         is_wait = self._is_wait(mark, now_s)
@@ -430,7 +405,6 @@ class SlowdownFeedback:
             (late if is_late else ended).append(each)
         self._reprice(paid_s, steps, ended)
         self._launched = late
-        self._since_solo = 0 if alone else self._since_solo + steps
 
     def _slow(self, finished: Finished, alone: bool) -> None:
         """Note what the segments took: pieces are to blame for what is slow beside them only."""
@@ -523,10 +497,6 @@ class StrictIdle:
     def ended(self, now_s: float, busy_s: float | None = None) -> None:
         """See :class:`Controller`."""
         self._footing.pieces.ended(now_s, busy_s)
-
-    def take(self, now_s: float) -> Told:
-        """See :class:`Controller`."""
-        return self._footing.take(now_s)
 
     def totals(self) -> Totals:
         """See :class:`Controller`."""
@@ -625,10 +595,6 @@ class Aimd:
         if pieces.outstanding:
             pieces.ended(now_s, busy_s)
             self._tokens_s -= pieces.last_busy_s
-
-    def take(self, now_s: float) -> Told:
-        """See :class:`Controller`."""
-        return self._footing.take(now_s)
 
     def totals(self) -> Totals:
         """See :class:`Controller`."""

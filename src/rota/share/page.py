@@ -28,6 +28,7 @@ from rota.share.marks import (
     Mark,
     Seen,
 )
+from rota.share.slowdown import Slowdown
 
 MAGIC = 0x524F5442  # of this layout
 # Magic, pid, began, limit, epoch, steps, segment, since, count; then seconds by segment, twice.
@@ -178,7 +179,10 @@ class PageReader:
             self._descriptor = None
 
 
-FILL = struct.Struct("=Iqddqddqd")  # magic, pid, began, at, then the totals of a controller
+# Magic, pid, began, at, then the totals of a controller: steps, pieces, busy, and its slowdown.
+FILL = struct.Struct("=Iqddqqddddq")
+
+UNKNOWN = Slowdown(0.0, 0.0, 0.0, 0)
 
 
 class Fill(NamedTuple):
@@ -188,16 +192,15 @@ class Fill(NamedTuple):
     started_s: float
     at_s: float
     steps: int
-    took_s: float
-    alone_s: float
     pieces: int
     busy_s: float
+    slowdown: Slowdown | None
 
 
 class FillWriter:
     """Writes how a background fares beside a page, into a file of that name and ``.fill``.
 
-    Two such entries give slowdown and harvest of the time between them.
+    Two such entries give the harvest of the time between them.
     """
 
     def __init__(self, path: str) -> None:
@@ -213,11 +216,11 @@ class FillWriter:
                 os.close(descriptor)
 
     def write(
-        self, at_s: float, steps: int, took_s: float, alone_s: float, pieces: int, busy_s: float
+        self, at_s: float, steps: int, pieces: int, busy_s: float, slowdown: Slowdown | None
     ) -> None:
         """Tell the totals at a time."""
         if self._map is not None:
-            totals = (steps, took_s, alone_s, pieces, busy_s)
+            totals = (steps, pieces, busy_s, *(slowdown or UNKNOWN))
             body = FILL.pack(MAGIC, *self._own, at_s, *totals)
             self._map[:] = body + CHECK.pack(crc32(body))
 
@@ -237,8 +240,9 @@ def read_fill(path: str | os.PathLike[str]) -> Fill | None:
     body = told[: FILL.size]
     if len(told) < FILL.size + CHECK.size or CHECK.unpack(told[FILL.size :])[0] != crc32(body):
         return None
-    magic, *fields = FILL.unpack(body)
-    return Fill(*fields) if magic == MAGIC else None
+    magic, *fields, ratio, low, high, pairs = FILL.unpack(body)
+    slowdown = Slowdown(ratio, low, high, pairs) if pairs else None
+    return Fill(*fields, slowdown) if magic == MAGIC else None
 
 
 def decode(page: bytes) -> Mark | None:

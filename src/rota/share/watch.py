@@ -67,6 +67,7 @@ class Finished(NamedTuple):
     steps: int
     seconds: Seconds  # of all of them together, by segment
     began_s: float  # when the first of them began
+    first: int  # the number of that one in its epoch
 
     @property
     def step_s(self) -> float:
@@ -156,7 +157,7 @@ def _between(last: Mark | None, mark: Mark) -> tuple[Finished | None, bool]:
         return None, True
     if mark.steps == last.steps:
         return None, False
-    return Finished(mark.steps - last.steps, gone, began_of(last)), False
+    return Finished(mark.steps - last.steps, gone, began_of(last), last.steps), False
 
 
 class Bench:
@@ -180,11 +181,6 @@ class Bench:
     def known(self) -> bool:
         """True once enough steps alone have been seen in this epoch."""
         return len(self._learned) >= LEARN_STEPS
-
-    @property
-    def unsure(self) -> bool:
-        """True while more steps alone would make the mean much more precise."""
-        return 2 * self._count < self._enough
 
     @property
     def high_s(self) -> float:

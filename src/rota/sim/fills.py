@@ -8,6 +8,7 @@ probe, as a live cluster's agents tell them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import exp
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from rota.sim.engine import FILL, Engine
 
 LEAST_SPEED = 1e-3  # of a background job that is held back all the time, for its end to be finite
 IDLE = 0.3  # part of a GPU that a foreground job leaves if its use is not known
+ERRORS, PAIRS = 1.96, 32  # standard errors of an interval of 95 %; as many pairs as are measured
 COST = 0.1  # of a foreground job's step time, for the whole of a GPU that a background job harvests
 
 
@@ -35,8 +37,8 @@ class Beside(NamedTuple):
 class GapModel(Protocol):
     """What background jobs make of the GPUs of foreground jobs.
 
-    ``noise`` is that of what is measured, as a part of it, drawn by ``seed``; a measurement takes
-    ``probe_s`` seconds.
+    ``noise`` is that of what is measured, as a part of it, drawn by ``seed``: the standard error,
+    by which the interval of a slowdown is told. A measurement takes ``probe_s`` seconds.
     """
 
     noise: float
@@ -151,6 +153,7 @@ class Fills:
         if pairing is None or pairing.number != number or not self._is_on(row, pairing.place):
             return
         beside, slowdown, harvest = -1, 1.0, 1.0
+        interval: tuple[float, float, int] | tuple[()] = ()
         found = [(self._truth(row, rows), rows[0]) for rows in pairing.rows if rows]
         if found:
             noise, gauss, spec = self._gaps.noise, self._chance.gauss, self._state.spec
@@ -158,9 +161,12 @@ class Fills:
                 found, key=lambda each: (each[0].slowdown / spec[each[1]].max_slowdown, -each[1])
             )
             slowdown = max(0.0, truth.slowdown * gauss(1.0, noise))
+            off = exp(ERRORS * noise)
+            interval = slowdown / off, slowdown * off, PAIRS
             least = min(each.harvest for each, _ in found)
             harvest = min(1.0, max(0.0, least * gauss(1.0, noise)))
-        self._state.apply(FillMeasured(self._engine.now_s, row, beside, slowdown, harvest))
+        told = FillMeasured(self._engine.now_s, row, beside, slowdown, harvest, *interval)
+        self._state.apply(told)
 
     def figures(self) -> dict[str, float | None]:
         """``foreground_slowdown``: that of steps beside background jobs, averaged over time."""

@@ -197,6 +197,7 @@ def every_event() -> list[Event]:
         SpeedChanged(7.5, 0, 0.1),
         FillMeasured(7.6, 10, 11, 1.03, 0.62),
         FillMeasured(7.7, 10, -1, 1.0, 1.0),
+        FillMeasured(7.8, 10, 11, 1.03, 0.62, 1.01, 1.05, 12),
         JobSuspended(8.0, 0, 7.9),
         JobSuspended(8.5, 0, 8.4, 3, "step-7.pt"),
         JobResumed(9.0, 0),

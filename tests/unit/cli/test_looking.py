@@ -117,20 +117,20 @@ class TestFilling:
         rota("run", "--name", "back", "--background", "--", "x")
         cluster.do(cluster.controller.turn)
         now_s = cluster.controller.now_s()
-        cluster.apply(FillMeasured(now_s, 1, 0, 1.04, 0.38))
+        cluster.apply(FillMeasured(now_s, 1, 0, 1.04, 0.38, 1.02, 1.06, 12))
 
     def test_ps_says_who_fills_whom(self, rota):
         header, front, back = rota("ps", "-o", "wide")[1].splitlines()
         assert header.split()[-3:] == ["FILL", "HARVEST", "SLOWDOWN"]
-        assert front.split()[-4:] == ["by", "2", "38%", "1.04"]
-        assert back.split()[-4:] == ["beside", "1", "38%", "1.04"]
+        assert front.split()[-5:] == ["by", "2", "38%", "1.04", "(1.02-1.06)"]
+        assert back.split()[-5:] == ["beside", "1", "38%", "1.04", "(1.02-1.06)"]
         told = json.loads(rota("ps", "-o", "json")[1])
         assert [each["filling"]["with"] for each in told] == [["2"], ["1"]]
 
     def test_nodes_says_which_gpus_are_filled(self, rota):
         out = rota("nodes")[1].splitlines()
         assert out[0].split()[-1] == "GPU:FILL"
-        assert out[1].endswith("0:2 38% 1.04")
+        assert out[1].endswith("0:2 38% 1.04 (1.02-1.06)")
 
     def test_why_and_show_tell_of_both(self, rota):
         for verb in ("why", "show"):

@@ -25,7 +25,7 @@ from support.driven import DrivenCluster
 
 GPU = on_node(0, 1)
 BACK = background_on_node(0, 1)
-WHY = "kept beside job a, whose steps are within the limit"
+WHY = "kept beside job a, whose steps are not shown to be beyond the limit"
 
 
 class Filled(DrivenCluster):
@@ -53,7 +53,7 @@ def filled():
     cluster = Filled()
     cluster.decides({0: GPU, 1: BACK}, notes=Notes(why={1: WHY}))
     cluster.passes(5.0)
-    cluster.happens(FillMeasured, 1, 0, 1.04, 0.38)
+    cluster.happens(FillMeasured, 1, 0, 1.04, 0.38, 1.021, 1.06, 12)
     return cluster
 
 
@@ -81,9 +81,9 @@ def test_a_background_job_that_runs_tells_beside_whom(filled):
     told = filling_of(filled.state, 1)
     assert told.pop("sentence") == (
         "beside job a on node0:0, at 38 % of its speed alone, "
-        f"foreground steps take 1.04 times as long (limit 1.1); {WHY}"
+        f"foreground steps take 1.04 times as long (1.02 to 1.06, limit 1.1); {WHY}"
     )
-    figures = {"harvest": 0.38, "slowdown": 1.04, "limit": 1.1}
+    figures = {"harvest": 0.38, "slowdown": 1.04, "interval": [1.021, 1.06], "limit": 1.1}
     assert told == {"role": "background", "with": ["a"], "on": "node0:0"} | figures
     assert filled.why(1)["sentence"] == "it runs on node0:0, beside job a"
 
@@ -92,9 +92,9 @@ def test_a_foreground_job_tells_who_fills_it(filled):
     told = filling_of(filled.state, 0)
     assert told.pop("sentence") == (
         "job b fills node0:0, at 38 % of the speed alone, "
-        "foreground steps take 1.04 times as long (limit 1.1)"
+        "foreground steps take 1.04 times as long (1.02 to 1.06, limit 1.1)"
     )
-    figures = {"harvest": 0.38, "slowdown": 1.04, "limit": 1.1}
+    figures = {"harvest": 0.38, "slowdown": 1.04, "interval": [1.021, 1.06], "limit": 1.1}
     assert told == {"role": "foreground", "with": ["b"], "on": "node0:0"} | figures
     assert filled.why(0)["sentence"] == "it runs on node0:0, with job b in its gaps"
 
@@ -105,7 +105,7 @@ def test_nothing_is_told_of_other_foreground_jobs(filled):
 
 
 def test_a_background_job_that_waits_has_nobody(filled):
-    none = dict.fromkeys(("on", "harvest", "slowdown", "limit"))
+    none = dict.fromkeys(("on", "harvest", "slowdown", "interval", "limit"))
     expected = {"role": "background", "with": [], "sentence": "it has no GPU"} | none
     assert filling_of(filled.state, 3) == expected
     assert filling_text(expected) is None
@@ -115,6 +115,13 @@ def test_nothing_is_told_of_jobs_that_have_ended(filled):
     filled.happens(JobFinished, 1, JobState.SUCCEEDED)
     assert filling_of(filled.state, 1) is None
     assert filling_of(filled.state, 0) is None
+
+
+def test_without_an_interval_as_in_older_logs_the_slowdown_alone_is_told(filled):
+    filled.happens(FillMeasured, 1, 0, 1.04, 0.38)
+    told = filling_of(filled.state, 1)
+    assert (told["slowdown"], told["interval"]) == (1.04, None)
+    assert "take 1.04 times as long (limit 1.1)" in told["sentence"]
 
 
 def test_a_job_on_an_idle_gpu_is_alone(filled):
@@ -154,14 +161,14 @@ def test_a_job_that_waits_tells_of_the_largest_gaps(filled):
 
 
 def test_a_job_that_was_undone_tells_beside_whom_and_when_it_is_tried_again(filled):
-    undone = Undone(0, 1.42, 1.1, filled.now_s + 600.0)
+    undone = Undone(0, 1.42, 1.1, filled.now_s + 600.0, 1.3, 1.55)
     filled.decides({1: None}, {1: Reason.FILL_UNDONE}, Notes(why={1: "all"}, undone={1: undone}))
     filled.passes(100.0)
     verdict = filled.why(1)
     assert verdict["reason"] == "FILL_UNDONE"
     (blocker,) = verdict["blockers"]
     assert blocker["have"] == (
-        "beside job a it made a step take 1.42 times as long, 1.1 at most; "
+        "beside job a it made a step take 1.42 times (1.3 to 1.55) as long, 1.1 at most; "
         "it is tried there again in 500 s; all"
     )
     assert verdict["would_start_if"] == "a GPU was idle, or its pause was over"
@@ -220,8 +227,9 @@ def test_a_job_whose_node_was_lost_waits(filled):
 # -- tables ----------------------------------------------------------------------------------------
 
 BESIDE = {"role": "background", "with": ["1"], "on": "n:0", "harvest": 0.384, "slowdown": 1.042}
+BESIDE |= {"interval": [1.021, 1.064]}
 BY = BESIDE | {"role": "foreground", "with": ["2"]}
-IDLE = BESIDE | {"with": [], "harvest": None, "slowdown": None}
+IDLE = BESIDE | {"with": [], "harvest": None, "slowdown": None, "interval": None}
 WAITS = IDLE | {"on": None}
 
 
@@ -237,10 +245,10 @@ def listed(*fillings):
 def test_the_table_of_jobs_says_who_fills_whom(output):
     lines = jobs_text(listed(BY, BESIDE, IDLE, WAITS), output).splitlines()
     assert lines[0].split()[-3:] == ["FILL", "HARVEST", "SLOWDOWN"]
-    ends = [line.split()[-4:] for line in lines[1:]]
-    assert ends[0] == ["by", "2", "38%", "1.04"]
-    assert ends[1] == ["beside", "1", "38%", "1.04"]
-    assert ends[2] == ["idle", "GPU", "-", "-"]
+    ends = [line.split() for line in lines[1:]]
+    assert ends[0][-5:] == ["by", "2", "38%", "1.04", "(1.02-1.06)"]
+    assert ends[1][-5:] == ["beside", "1", "38%", "1.04", "(1.02-1.06)"]
+    assert ends[2][-4:] == ["idle", "GPU", "-", "-"]
     assert ends[3][-3:] == ["-", "-", "-"]
 
 
@@ -253,5 +261,5 @@ def test_the_table_of_nodes_says_which_gpus_are_filled():
     node = {"name": "n", "kind": "gpu", "num_gpus": 2, "alive": True, "holders": [["1"], []]}
     lines = nodes_text([node | {"fillers": [BESIDE | {"id": "2"}, None]}]).splitlines()
     assert lines[0].split()[-2:] == ["GPU:JOB", "GPU:FILL"]
-    assert lines[1].endswith("0:1      0:2 38% 1.04")
+    assert lines[1].endswith("0:1      0:2 38% 1.04 (1.02-1.06)")
     assert "FILL" not in nodes_text([node | {"fillers": [None, None]}])

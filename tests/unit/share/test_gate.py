@@ -6,6 +6,9 @@ from rota.share.controllers import LEAST_PIECE_S, SlowdownFeedback, Totals, Verd
 from rota.share.gate import Gate
 from rota.share.marks import FORWARD, LOAD, NOBODY, Seen
 from rota.share.page import FillWriter, MarkWriter, read_fill
+from rota.share.slowdown import Slowdown
+
+SLOWDOWN = Slowdown(1.04, 1.02, 1.06, 9)
 
 
 class Scripted:
@@ -25,7 +28,7 @@ class Scripted:
         self.heard.append(("ended", busy_s))
 
     def totals(self):
-        return Totals(3, 0.5, 0.4, 7, 0.25)
+        return Totals(3, 7, 0.25, SLOWDOWN)
 
 
 class Clock:
@@ -173,8 +176,9 @@ def test_what_it_tells_is_read_beside_the_page(tmp_path):
     gate, _ = gate_of(Scripted(), fills=FillWriter(str(path)))
     gate.ask(0)
     told = read_fill(path)
-    assert (told.at_s, told.steps, told.took_s, told.alone_s) == (100.0, 3, 0.5, 0.4)
-    assert (told.pieces, told.busy_s) == (7, 0.25)
+    assert told[2:] == (100.0, 3, 7, 0.25, SLOWDOWN)
+    FillWriter(str(path)).write(101.0, 3, 7, 0.25, None)
+    assert read_fill(path)[2:] == (101.0, 3, 7, 0.25, None)
     gate.close()
     file = tmp_path / "page.fill"
     *rest, last = file.read_bytes()

@@ -6,7 +6,7 @@ from rota.errors import NeverFitsError
 from rota.model.events import FillMeasured, SpeedChanged
 from rota.model.job import BACKGROUND, FOREGROUND, JobSpec, Share
 from rota.policy.registry import create
-from rota.sim.fills import Beside, Gaps
+from rota.sim.fills import PAIRS, Beside, Gaps
 from rota.testing.builders import job, simulation
 from rota.testing.policy_contract import steps
 from rota.workload.trace import Trace
@@ -46,7 +46,7 @@ def test_beside_a_foreground_job_it_has_what_that_one_leaves():
     # A quarter of its speed for 100 s, then all of it.
     assert ends(sim) == {"a": 100.0, "b": 125.0}
     assert told(sim, FillMeasured) == [
-        FillMeasured(10.0, 1, 0, 1.0, 0.25),
+        FillMeasured(10.0, 1, 0, 1.0, 0.25, 1.0, 1.0, PAIRS),
         FillMeasured(110.0, 1, -1, 1.0, 1.0),
     ]
     assert [(e.row, e.speed) for e in told(sim, SpeedChanged)] == [(1, 0.25), (1, 1.0)]
@@ -125,11 +125,12 @@ def test_measurements_have_the_noise_that_was_asked_for_and_are_drawn_by_its_see
     def figures(seed):
         gaps = Gaps(noise=0.05, seed=seed, probe_s=1.0)
         sim = run(job("a", lasts=100.0), background("b", lasts=5.0), gaps=gaps)
-        return [(e.slowdown, e.harvest) for e in told(sim, FillMeasured)]
+        return [(e.slowdown, e.harvest, e.low, e.high) for e in told(sim, FillMeasured)]
 
     assert figures(1) == figures(1) != figures(2)
-    (slowdown, harvest), *_ = figures(1)
+    (slowdown, harvest, low, high), *_ = figures(1)
     assert slowdown != 1.03
+    assert (low, high) == pytest.approx((slowdown / 1.103, slowdown * 1.103), rel=1e-3)
     assert harvest == pytest.approx(0.3, rel=0.25)
 
 

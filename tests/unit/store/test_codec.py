@@ -153,6 +153,9 @@ STRATEGIES = {
     "beside": st.integers(-1, 10**9),
     "slowdown": seconds,
     "harvest": seconds,
+    "low": st.none() | seconds,
+    "high": st.none() | seconds,
+    "pairs": rows,
     "row": rows,
     "seq": rows,
     "attempt": rows,
@@ -277,6 +280,10 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default():
     record = encode(events.SuspendRequested(1.0, 0, "ann"))
     del record["by_itself"]
     assert decode(record) == events.SuspendRequested(1.0, 0, "ann")
+    record = encode(events.FillMeasured(1.0, 1, 0, 1.05, 0.5, 1.01, 1.09, 9))
+    for name in ("low", "high", "pairs"):
+        del record[name]
+    assert decode(record) == events.FillMeasured(1.0, 1, 0, 1.05, 0.5)
     record = encode(events.JobSubmitted(1.0, JobSpec("1", 1, 1.0, share=Share("background"))))
     del record["spec"]["share"]["weight"]
     assert decode(record).spec.share == Share("background")

@@ -30,11 +30,12 @@ from rota.live.wire import Message
 from rota.share.controllers import SlowdownFeedback, Totals
 from rota.share.marks import NOBODY, Seen
 from rota.share.page import PageReader, is_told, read_fill, tell_mute
+from rota.share.slowdown import Slowdown
 from rota.share.stop import Duty, Throttle
 from rota.share.weight import Autogroup, CgroupWeight, Way, measure
 
 LOOK_EVERY_S = 0.2
-TELL_EVERY_S = 5.0  # by which time a foreground has done enough steps to judge by,
+TELL_EVERY_S = 5.0  # by which time a foreground has done enough steps to tell a harvest by,
 LEAST_STEPS, PATIENCE_S = 16, 30.0  # at least so many, unless it takes too long
 # CPU time in a second beside the pieces: more is work that no gate holds back, and it is over once
 # there has been less than the other for so long.
@@ -192,10 +193,13 @@ class Device:
         spent_s = self._cpu[1] - cpu_before_s
         return (spent_s - (pieces_s - pieces_before_s)) / (now_s - then_s)
 
-    def totals(self) -> Totals | None:
-        """What the gate there has told; None if nothing."""
+    def totals(self, now_s: float) -> Totals | None:
+        """What the gate there has told; None if nothing. A slowdown is that of the present page."""
         told = read_fill(self.link)
-        return Totals(*told[3:]) if told is not None else None
+        if told is None:
+            return None
+        is_old = now_s - told.at_s > TELL_EVERY_S
+        return Totals(*told[3:])._replace(slowdown=None if is_old else told.slowdown)
 
 
 class Hold:
@@ -299,55 +303,54 @@ class Hold:
     def report(self, now_s: float) -> Message | None:
         """How it went since the last report, once there is enough to tell; None before.
 
-        Of a gang the harvest is the least on any of its GPUs, and the slowdown that of the job
-        which is nearest to its limit, or most beyond it.
+        Of a gang the harvest is the least on any of its GPUs. The slowdown is that of the job which
+        is shown to be furthest beyond its limit, else of the one that may be.
         """
         if self._before is None:
-            self._before = now_s, self._totals()
+            self._before = now_s, self._totals(now_s)
             return None
         then_s, before = self._before
-        passed_s, now = now_s - then_s, self._totals()
+        passed_s, now = now_s - then_s, self._totals(now_s)
         if passed_s < TELL_EVERY_S:
             return None
-        mates = [device.beside for device in self._devices]
-        is_alone = all(mate is None for mate in mates)
         fared = [
-            (mate, _since(was, be), min(1.0, max(0.0, be.busy_s - was.busy_s) / passed_s))
-            for mate, was, be in zip(mates, before, now, strict=True)
+            (device.beside, be.steps - was.steps, be.busy_s - was.busy_s, be.slowdown)
+            for device, was, be in zip(self._devices, before, now, strict=True)
             if was is not None and be is not None
         ]
-        if len(fared) < len(mates):
+        if len(fared) < len(self._devices):
             self._before = None
+            is_alone = all(device.beside is None for device in self._devices)
             return self._told(None, None, 1.0) if is_alone else None
-        beside = [(mate, *since) for mate, since, _ in fared if mate is not None]
-        steps = min((count for _, count, _ in beside), default=LEAST_STEPS)
-        if steps < LEAST_STEPS and passed_s < PATIENCE_S:
+        steps = [count for mate, count, _, _ in fared if mate is not None]
+        if min(steps, default=LEAST_STEPS) < LEAST_STEPS and passed_s < PATIENCE_S:
             return None
         self._before = now_s, now
-        harvest = min(part for _, _, part in fared)
-        known = [
-            (slowdown / mate.limit, slowdown, mate) for mate, _, slowdown in beside if slowdown
-        ]
+        harvest = min(min(1.0, max(0.0, busy_s) / passed_s) for _, _, busy_s, _ in fared)
+        beside = [(mate, slowdown) for mate, _, _, slowdown in fared if mate is not None]
+        known = [(mate, slowdown) for mate, slowdown in beside if slowdown is not None]
         if known:
-            _, slowdown, mate = max(known, key=lambda each: each[0])
+            mate, slowdown = max(known, key=_beyond)
             return self._told(mate.job_id, slowdown, harvest)
         return self._told(beside[0][0].job_id if beside else None, None, harvest)
 
-    def _told(self, beside: str | None, slowdown: float | None, harvest: float) -> Message:
-        told = {"beside": beside, "slowdown": slowdown, "harvest": harvest}
+    def _told(self, beside: str | None, slowdown: Slowdown | None, harvest: float) -> Message:
+        told: Message = {"beside": beside, "harvest": harvest}
+        if slowdown is not None:
+            ratio, low, high, pairs = slowdown
+            told |= {"slowdown": ratio, "low": low, "high": high, "pairs": pairs}
         return self._attempt.about("filling") | told
 
-    def _totals(self) -> list[Totals | None]:
+    def _totals(self, now_s: float) -> list[Totals | None]:
         if self._duty is not None:
             return list(self._duty.totals())
-        return [device.totals() for device in self._devices]
+        return [device.totals(now_s) for device in self._devices]
 
 
-def _since(before: Totals, now: Totals) -> tuple[int, float | None]:
-    """The steps of the foreground between two totals, and their slowdown if it is known."""
-    alone_s = now.alone_s - before.alone_s
-    slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
-    return now.steps - before.steps, slowdown
+def _beyond(told: tuple[Beside, Slowdown]) -> tuple[float, float]:
+    """How far a job is beyond its limit for certain, 0 if it is not, and how far it may be."""
+    mate, slowdown = told
+    return max(0.0, slowdown.low / mate.limit - 1), slowdown.high / mate.limit
 
 
 class Weight:

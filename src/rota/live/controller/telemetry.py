@@ -177,9 +177,11 @@ class Telemetry:
         last, told_s = state.fill_measured.get(row), since_s - LOG_PROGRESS_EVERY_S
         if last is not None and last.beside == beside and last.at_s >= since_s:
             told_s = last.at_s
-        limit = state.spec[beside].max_slowdown if beside >= 0 else slowdown
-        if slowdown > limit or now_s - told_s >= LOG_PROGRESS_EVERY_S:
-            self._journal.note(FillMeasured(now_s, row, beside, slowdown, message["harvest"]))
+        interval = message.get("low"), message.get("high"), message.get("pairs", 0)
+        is_beyond = beside >= 0 and (interval[0] or 0.0) > state.spec[beside].max_slowdown
+        if is_beyond or now_s - told_s >= LOG_PROGRESS_EVERY_S:
+            told = FillMeasured(now_s, row, beside, slowdown, message["harvest"], *interval)
+            self._journal.note(told)
 
     def note_early_size(self, row: int, now_s: float) -> None:
         """The job has resumed: apply the change of size that was reported before."""

@@ -500,13 +500,17 @@ class Reported(About, kw_only=True):
 class Filling(About, kw_only=True):
     """How a background attempt has fared since the last such report, beside a job or alone.
 
-    ``beside`` is the job's id. Its steps took ``slowdown`` times as long as alone, None if that is
-    not known; the background attempt ran for the part ``harvest`` of the time.
+    ``beside`` is the job's id. Its steps take ``slowdown`` times as long as alone, None if that is
+    not known, and with 95 % confidence from ``low`` to ``high``, by so many ``pairs`` of segments;
+    the background attempt ran for the part ``harvest`` of the time.
     """
 
     beside: str | None = None
     slowdown: Amount | None = None
     harvest: Annotated[float, Meta(ge=0, le=1)]
+    low: Amount | None = None
+    high: Amount | None = None
+    pairs: Count = 0
 
 
 class Idle(About, kw_only=True):

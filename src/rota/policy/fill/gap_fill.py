@@ -2,9 +2,9 @@
 
 Each job gets GPUs of a node that are idle, or else those of which foreground jobs leave most, those
 jobs that have run least first. A gang has all of its GPUs or none, and the least share of any of
-them. Beside a foreground job it is on trial until that one's steps have been within their limit for
-long enough. A trial that slows them more is undone at once, and the pair is left alone for a pause
-that doubles each time.
+them. Beside a foreground job it is on trial until that one's steps are known to be within their
+limit. A trial that is known to slow them more is undone at once, and the pair is left alone for a
+pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class _Filling:
         told, mark = self._told(row), self.own[row]
         pair = self.pairs.undo(row, told.beside, mark, told.slowdown)
         limit = self.view.spec[told.beside].max_slowdown
-        self.told_undone[row] = Undone(told.beside, told.slowdown, limit, pair.again_s)
+        about = told.beside, told.slowdown, limit, pair.again_s
+        self.told_undone[row] = Undone(*about, told.low, told.high)
         mark["undone"] = times = mark.get("undone", 0) + 1
         mark["calm_s"] = self.view.now_s + pause_s(self.trial_s, times)
         self.undone.add(row)

@@ -23,8 +23,7 @@ FILL_SETTINGS = {
     "fill_trial_s": Setting(
         turn_s,
         30.0,
-        "Seconds for which a foreground job's steps must be within its limit for a background job "
-        "to be kept beside it.",
+        "Seconds for which a background job is on trial beside a foreground job, at least.",
     ),
     "fill_pause_s": Setting(
         pause_s,

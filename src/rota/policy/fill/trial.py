@@ -9,24 +9,22 @@ from rota.model.events import FillMeasured
 
 ALONE = "alone"  # nobody is beside it
 PROBE = "probe"  # the foreground's slowdown is being measured
-KEPT = "kept"  # it was within the limit
+KEPT = "kept"  # it was within the limit, or many pairs of segments could not show more
 UNTOLD = "untold"  # nobody told of the foreground's steps: only idle moments are filled
 UNDONE = "undone"  # the foreground was slowed down beyond its limit
 
 PATIENCE = 10  # times ``trial_s``: a probe ends unjudged if nothing was told of steps by then
-CONFIRM_S = 10.0  # for which a pair that was kept must be beyond the limit
-FAR = 2.0  # times the slowdown that is allowed: beyond it also such a pair is undone at once
+ENOUGH_PAIRS = 32  # of segments: a trial needs no more to end
 LEAST_HARVEST = 0.02  # of its own speed: a job that gets less gets nothing
 STARVED_S = 300.0  # for which a job that gets nothing stays
-SLACK = 0.03  # of a limit: measurements of a foreground that is held at it are off by as much
 NOISE = 1e-9
 
 
 class Trial(NamedTuple):
     """A background job on GPUs of a node since ``began_s``, with the foreground rows beside it.
 
-    ``predicted`` is the share of each GPU that it was to find. ``over_s`` is since when a kept
-    pair's foreground has been beyond its limit, ``starved_s`` since when the job has got nothing.
+    ``predicted`` is the share of each GPU that it was to find, ``starved_s`` since when the job has
+    got nothing.
     """
 
     node: int
@@ -35,7 +33,6 @@ class Trial(NamedTuple):
     began_s: float
     predicted: float
     verdict: str
-    over_s: float | None = None
     starved_s: float | None = None
 
     def mark(self) -> list[Any]:
@@ -46,8 +43,10 @@ class Trial(NamedTuple):
 
 def read(mark: list[Any]) -> Trial:
     """The trial of a mark."""
-    node, gpus, beside, *rest = mark
-    return Trial(node, tuple(gpus) if isinstance(gpus, list) else (gpus,), tuple(beside), *rest)
+    # Marks of older logs have one more field before the last.
+    node, gpus, beside, began_s, predicted, verdict, *_, starved_s = mark
+    gpus = tuple(gpus) if isinstance(gpus, list) else (gpus,)
+    return Trial(node, gpus, tuple(beside), began_s, predicted, verdict, starved_s)
 
 
 def judged(
@@ -61,9 +60,9 @@ def judged(
     """The trial as it stands at ``now_s``; its verdict says what became of it.
 
     The job has run there since ``runs_s`` (below 0: not yet); ``told`` counts if it is from then
-    on, and of a job beside. A probe is undone at the first report beyond ``limit``, by more than
-    SLACK of it, and kept if there is none for ``trial_s``. A pair that was kept is undone if the
-    report is beyond for CONFIRM_S, or far beyond.
+    on, and of a job beside. It is the interval of the slowdown that decides. The job is undone if
+    all of it is beyond ``limit``. It is kept after ``trial_s`` if all of it is within, or if
+    ENOUGH_PAIRS of segments leave that open; until then a probe goes on.
     """
     if trial.verdict == ALONE or runs_s < 0:
         return trial
@@ -78,21 +77,14 @@ def judged(
         if trial.verdict == PROBE and now_s >= since_s + PATIENCE * trial_s - NOISE:
             trial = trial._replace(verdict=UNTOLD)
         return trial
-    if told.slowdown > limit * (1 + SLACK) + NOISE:
-        return _beyond(trial, told, limit, now_s)
-    trial = trial._replace(over_s=None)
-    if trial.verdict != KEPT and now_s >= since_s + trial_s - NOISE:
+    if told.low is None or told.high is None:
+        return trial
+    if told.low > limit + NOISE:
+        return trial._replace(verdict=UNDONE)
+    is_judged = told.high <= limit + NOISE or told.pairs >= ENOUGH_PAIRS
+    if is_judged and now_s >= since_s + trial_s - NOISE:
         trial = trial._replace(verdict=KEPT)
     return trial
-
-
-def _beyond(trial: Trial, told: FillMeasured, limit: float, now_s: float) -> Trial:
-    over_s = told.at_s if trial.over_s is None else trial.over_s
-    far = told.slowdown - 1.0 > FAR * (limit - 1.0) + NOISE
-    lasts = now_s >= over_s + CONFIRM_S - NOISE
-    if trial.verdict != KEPT or far or lasts:
-        return trial._replace(verdict=UNDONE, over_s=over_s)
-    return trial._replace(over_s=over_s)
 
 
 def due_s(trial: Trial, runs_s: float, now_s: float, trial_s: float) -> float | None:
@@ -105,8 +97,6 @@ def due_s(trial: Trial, runs_s: float, now_s: float, trial_s: float) -> float | 
         times.append(since_s + PATIENCE * trial_s)
         if runs_s >= 0:
             times.append(since_s + trial_s)
-    if trial.over_s is not None:
-        times.append(trial.over_s + CONFIRM_S)
     if trial.starved_s is not None:
         times.append(trial.starved_s + STARVED_S)
     return min((at_s for at_s in times if at_s > now_s + NOISE), default=None)

@@ -25,11 +25,12 @@ def seated_text(view: View, trial: Trial, trial_s: float) -> str:
     whom = _named(view, trial.beside)
     if trial.verdict == PROBE:
         return (
-            f"on trial beside {whom} until its steps have been within the limit for {trial_s:g} s"
+            f"on trial beside {whom} for {trial_s:g} s, and until it is known whether its steps "
+            "are within the limit"
         )
     if trial.verdict == KEPT:
-        return f"kept beside {whom}, whose steps are within the limit"
-    return f"{whom} tells nothing of its steps, so it fills idle moments alone"
+        return f"kept beside {whom}, whose steps are not shown to be beyond the limit"
+    return f"{whom} tells too little of its steps to be judged"
 
 
 def waiting_text(

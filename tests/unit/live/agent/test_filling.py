@@ -9,6 +9,7 @@ from rota.live.agent.filling import NO_STRAY_S, PATIENCE_S, TELL_EVERY_S, Fillin
 from rota.live.agent.states import State
 from rota.share.marks import FORWARD, OTHER
 from rota.share.page import FillWriter, MarkWriter, PageReader
+from rota.share.slowdown import Slowdown
 from rota.share.weight import Measured
 from support.attempts import attempt_in
 
@@ -132,7 +133,7 @@ def test_with_a_session_it_does_while_it_computes_beside_its_pieces(node, monkey
     def second(now_s, cpu, piece):
         nonlocal cpu_s, pieces_s
         cpu_s, pieces_s = cpu_s + cpu, pieces_s + piece
-        fill.write(now_s, 0, 0.0, 0.0, 1, pieces_s)
+        fill.write(now_s, 0, 1, pieces_s, None)
         node.throttled.clear()
         node.look(now_s)
         return bool(node.throttled)
@@ -145,21 +146,34 @@ def test_with_a_session_it_does_while_it_computes_beside_its_pieces(node, monkey
     assert not second(3.1 + NO_STRAY_S, 0.05, 0.05)
 
 
-def test_what_is_told_is_of_the_time_since_the_last_report(node):
+def test_the_harvest_since_the_last_report_is_told_with_the_slowdown_of_late(node):
     node.add(1)
     background = node.add(2, background=True)
     fill = FillWriter(str(background.folder / "fills"))
-    fill.write(0.0, 100, 100.0, 50.0, 9, 30.0)
+    fill.write(0.0, 100, 9, 30.0, Slowdown(1.3, 1.2, 1.4, 6))
     assert node.look(0.0) == []
-    fill.write(4.0, 115, 116.5, 65.0, 9, 31.0)
+    fill.write(4.0, 115, 9, 31.0, Slowdown(1.3, 1.2, 1.4, 6))
     assert node.look(TELL_EVERY_S) == []  # too few steps
-    fill.write(5.0, 120, 122.0, 70.0, 9, 32.0)
+    fill.write(5.0, 120, 9, 32.0, Slowdown(1.1, 1.08, 1.12, 9))
     (told,) = node.look(10.0)
     assert (told["job_id"], told["attempt"], told["beside"]) == ("2", 1, "1")
-    assert (told["slowdown"], told["harvest"]) == (pytest.approx(1.1), pytest.approx(0.2))
+    assert told["harvest"] == pytest.approx(0.2)
+    assert [told[name] for name in ("slowdown", "low", "high", "pairs")] == [1.1, 1.08, 1.12, 9]
     assert len(node.look(10.0 + PATIENCE_S - 1)) == 1
-    told = node.look(10.0 + PATIENCE_S)[-1]  # no step at all
-    assert (told["slowdown"], told["harvest"]) == (None, 0.0)
+    told = node.look(10.0 + PATIENCE_S)[-1]  # no step at all, and what was told is old
+    assert (told.get("slowdown"), told["harvest"]) == (None, 0.0)
+
+
+def test_a_slowdown_of_which_too_little_is_known_is_not_told(node):
+    node.add(1)
+    background = node.add(2, background=True)
+    fill = FillWriter(str(background.folder / "fills"))
+    fill.write(0.0, 0, 0, 0.0, None)
+    node.look(0.0)
+    fill.write(5.0, 100, 9, 1.0, None)
+    (told,) = node.look(TELL_EVERY_S)
+    assert (told["beside"], told["harvest"]) == ("1", pytest.approx(0.2))
+    assert "slowdown" not in told
 
 
 def test_each_process_of_a_gang_follows_the_page_of_its_gpu(node):
@@ -190,16 +204,20 @@ def test_of_a_gang_is_told_what_is_worst_on_any_of_its_gpus(node):
     background = node.add(3, [0, 1, 2], background=True)
     fills = [FillWriter(str(background.folder / name)) for name in ("fills", "fills1", "fills2")]
     for fill in fills:
-        fill.write(0.0, 0, 0.0, 0.0, 0, 0.0)
+        fill.write(0.0, 0, 0, 0.0, None)
     assert node.look(0.0) == []
-    fills[0].write(5.0, 100, 75.0, 50.0, 9, 1.0)
-    fills[1].write(5.0, 10, 60.0, 50.0, 9, 2.0)
-    fills[2].write(5.0, 0, 0.0, 0.0, 9, 4.0)
+    fills[0].write(5.0, 100, 9, 1.0, Slowdown(1.5, 1.3, 1.7, 9))
+    fills[1].write(5.0, 10, 9, 2.0, Slowdown(1.2, 1.15, 1.25, 9))
+    fills[2].write(5.0, 0, 9, 4.0, None)
     assert node.look(5.0) == []  # too few steps of the second one
-    fills[1].write(5.0, 20, 60.0, 50.0, 9, 2.0)
+    fills[1].write(10.0, 20, 9, 2.0, Slowdown(1.2, 1.15, 1.25, 9))
     (told,) = node.look(10.0)
-    assert (told["beside"], told["slowdown"]) == ("2", pytest.approx(1.2))
+    assert (told["beside"], told["slowdown"], told["low"]) == ("2", 1.2, 1.15)
     assert told["harvest"] == pytest.approx(0.1)
+    fills[0].write(15.0, 200, 9, 1.0, Slowdown(1.9, 1.7, 2.1, 9))
+    fills[1].write(15.0, 40, 9, 2.0, Slowdown(1.05, 1.02, 1.08, 9))
+    told = node.look(15.0)[-1]  # which of them may be beyond its limit, if none is for certain
+    assert (told["beside"], told["slowdown"]) == ("1", 1.9)
 
 
 def test_alone_it_has_all_of_its_gpu(node):

@@ -140,9 +140,12 @@ def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is
     asyncio.run(scenario())
 
 
-def filled(beside, slowdown, harvest=0.25):
-    about = {"type": "filling", "job_id": "2", "attempt": 1}
-    return about | {"beside": beside, "slowdown": slowdown, "harvest": harvest}
+def filled(beside, slowdown, harvest=0.25, off=0.01):
+    about = {"type": "filling", "job_id": "2", "attempt": 1, "beside": beside, "harvest": harvest}
+    if slowdown is None:
+        return about
+    interval = {"low": slowdown - off, "high": slowdown + off, "pairs": 9}
+    return about | {"slowdown": slowdown} | interval
 
 
 def test_how_a_background_job_fares_is_written_down_at_intervals_or_beyond_the_limit(
@@ -163,16 +166,17 @@ def test_how_a_background_job_fares_is_written_down_at_intervals_or_beyond_the_l
                     at_s += 1.0
                     await says(controller, agent, report)
                 log = controller.record.store.load()
-                return [
-                    (e.row, e.beside, e.slowdown, e.harvest)
-                    for e in log
-                    if isinstance(e, FillMeasured)
-                ]
+                told = [e for e in log if isinstance(e, FillMeasured)]
+                for e in told:
+                    off = (e.slowdown - 0.01, e.slowdown + 0.01, 9)
+                    assert e[5:] == (off if e.beside >= 0 else (None, None, 0))
+                return [(e.row, e.beside, e.slowdown, e.harvest) for e in told]
 
             nonsense = [filled("1", None), filled("77", 1.5), filled("1", 1.5) | {"job_id": "1"}]
             assert await hears(*nonsense) == []
             known = [(two, one, 1.05, 0.25)]
             assert await hears(filled("1", 1.05), filled("1", 1.06)) == known
+            assert await hears(filled("1", 1.2, off=0.2)) == known
             known += [(two, one, 1.2, 0.25)]
             assert await hears(filled("1", 1.2), filled("1", 1.04)) == known
             at_s += 10.0

@@ -60,7 +60,8 @@ class Cluster(DrivenCluster):
         """A report on a background job so many seconds later, and the decision after it."""
         self.passes(after)
         other = -1 if beside is None else self.row(beside)
-        self.happens(FillMeasured, self.row(name), other, slowdown, harvest)
+        interval = (0.99 * slowdown, 1.01 * slowdown, 9) if beside is not None else ()
+        self.happens(FillMeasured, self.row(name), other, slowdown, harvest, *interval)
         self.settle()
 
     def later(self, seconds):
@@ -155,7 +156,7 @@ def test_a_pair_within_the_limit_for_long_enough_is_kept():
     assert (probe.kept, probe.mates, probe.predicted) == (True, (0,), 1.5)
     assert probe.measured == pytest.approx(1 / 1.05 + 0.4)
     assert cluster.has("b") == (0, 0)
-    assert cluster.why("b") == "kept beside job a, whose steps are within the limit"
+    assert cluster.why("b") == "kept beside job a, whose steps are not shown to be beyond the limit"
     assert cluster.state.wake_at_s is None
 
 
@@ -271,7 +272,7 @@ def test_a_foreground_that_tells_nothing_is_filled_in_its_idle_moments():
     cluster = beside_one()
     cluster.later(10 * TRIAL_S)
     assert cluster.has("b") == (0, 0)
-    assert cluster.why("b") == "job a tells nothing of its steps, so it fills idle moments alone"
+    assert cluster.why("b") == "job a tells too little of its steps to be judged"
     (probe,) = cluster.probes("b")
     assert (probe.kept, probe.measured) == (True, None)
     cluster.tells("b", "a", 1.4)
@@ -433,7 +434,7 @@ def test_a_gang_has_the_gpus_of_one_node_of_which_most_is_left():
     places = {"a": on_node(0, 1), "c": on_node(0, 2), "d": on_node(1, 3)}
     cluster = Cluster(*jobs, gang("b"), cluster="2x2", **places)
     assert cluster.on("b") == (1, (0, 1))
-    assert cluster.why("b").startswith("on trial beside job d until")
+    assert cluster.why("b").startswith("on trial beside job d for")
 
 
 def test_a_gang_takes_idle_gpus_first_and_is_no_trial_there():
@@ -464,7 +465,7 @@ def test_a_gang_is_undone_by_any_foreground_job_and_tried_elsewhere():
     cluster.tells("b", "c", 1.3)
     cluster.tells("b", "c", 1.3, after=TRIAL_S)
     assert cluster.on("b") == (0, (1, 2, 3))
-    assert cluster.why("b") == "kept beside job c, whose steps are within the limit"
+    assert cluster.why("b") == "kept beside job c, whose steps are not shown to be beyond the limit"
 
 
 def test_a_gang_and_those_that_are_smaller_take_turns():

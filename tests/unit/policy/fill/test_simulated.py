@@ -5,7 +5,6 @@ import pytest
 from rota.model.events import DecisionTaken, FillMeasured
 from rota.model.job import MAX_SLOWDOWN, JobState, Share
 from rota.policy.fill.settings import FILL_SETTINGS
-from rota.policy.fill.trial import SLACK
 from rota.policy.registry import create
 from rota.sim.fills import Gaps
 from rota.sim.machine import Costs
@@ -49,7 +48,7 @@ def test_an_antagonist_is_undone_within_the_time_of_a_probe(name):
     place, undone, beyond = None, 0, None
     for event in state.log:
         if isinstance(event, FillMeasured) and event.row == hog and event.beside >= 0:
-            assert event.slowdown > MAX_SLOWDOWN * (1 + SLACK)
+            assert event.low > MAX_SLOWDOWN
             beyond = event.at_s
         if isinstance(event, DecisionTaken):
             before, place = place, event.allocations.get(hog, place)

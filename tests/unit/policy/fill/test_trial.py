@@ -8,7 +8,7 @@ import pytest
 from rota.model.events import FillMeasured
 from rota.policy.fill.trial import (
     ALONE,
-    CONFIRM_S,
+    ENOUGH_PAIRS,
     KEPT,
     PATIENCE,
     PROBE,
@@ -29,9 +29,10 @@ def trial(verdict=PROBE, beside=(3,), **more):
     return Trial(0, (1,), beside, BEGAN_S, 0.4, verdict, **more)
 
 
-def told(slowdown, *, after=5.0, beside=3, harvest=0.4):
-    """A report so many seconds after the trial began."""
-    return FillMeasured(BEGAN_S + after, 9, beside, slowdown, harvest)
+def told(slowdown, *, after=5.0, beside=3, harvest=0.4, off=0.0, pairs=9):
+    """A report so many seconds after the trial began, whose interval goes ``off`` so far."""
+    interval = slowdown - off, slowdown + off, pairs
+    return FillMeasured(BEGAN_S + after, 9, beside, slowdown, harvest, *interval)
 
 
 def verdict(report, *, now=5.0, limit=1.1, runs_s=BEGAN_S, of=None):
@@ -44,8 +45,28 @@ OF_A_PROBE = {
     "a report within the limit is too early to keep it": ((told(1.05), {}), PROBE),
     "within the limit for long enough it is kept": ((told(1.05), {"now": TRIAL_S}), KEPT),
     "at the limit itself it is kept": ((told(1.1), {"now": TRIAL_S}), KEPT),
-    "beyond it by what measurements are off it is kept": ((told(1.13), {"now": TRIAL_S}), KEPT),
-    "one report beyond the limit undoes it at once": ((told(1.14), {}), UNDONE),
+    "an interval all beyond the limit undoes it at once": (
+        (told(1.35, off=0.2), {}),
+        UNDONE,
+    ),
+    "one that has the limit in it is measured on": (
+        (told(1.35, off=0.3), {"now": 100 * TRIAL_S}),
+        PROBE,
+    ),
+    "also if the estimate is within": ((told(1.05, off=0.1), {"now": TRIAL_S}), PROBE),
+    "until enough pairs could not show that it is beyond": (
+        (told(1.35, off=0.3, pairs=ENOUGH_PAIRS), {"now": TRIAL_S}),
+        KEPT,
+    ),
+    "which takes the time of a trial at least": (
+        (told(1.05, off=0.1, pairs=ENOUGH_PAIRS), {"now": TRIAL_S - 1}),
+        PROBE,
+    ),
+    "enough pairs may show that it is beyond": ((told(1.2, pairs=ENOUGH_PAIRS), {}), UNDONE),
+    "without an interval nothing is judged": (
+        (FillMeasured(BEGAN_S + 5.0, 9, 3, 1.35, 0.4), {"now": TRIAL_S}),
+        PROBE,
+    ),
     "the foreground's own limit counts": ((told(1.14), {"limit": 1.2, "now": 40}), KEPT),
     "a stricter limit counts": ((told(1.09), {"limit": 1.05}), UNDONE),
     "a report of before it says nothing": ((told(9.0, after=-1.0), {}), PROBE),
@@ -72,12 +93,11 @@ def test_a_probe_is_judged_by_the_steps_of_the_foreground(case):
 
 OF_OTHERS = {
     "a job that is alone is not judged": (trial(ALONE, ()), told(9.0), 5.0, ALONE),
-    "a kept pair bears one report beyond": (trial(KEPT), told(1.15), 5.0, KEPT),
-    "a kept pair bears none far beyond": (trial(KEPT), told(1.21), 5.0, UNDONE),
-    "a kept pair beyond for long is undone": (
-        trial(KEPT, over_s=BEGAN_S),
-        told(1.15),
-        CONFIRM_S,
+    "a kept pair may be beyond, as far as is known": (trial(KEPT), told(1.2, off=0.2), 5.0, KEPT),
+    "a kept pair that is known to be beyond is undone": (
+        trial(KEPT),
+        told(1.2, off=0.05),
+        5.0,
         UNDONE,
     ),
     "a kept pair of which nothing is told is kept": (trial(KEPT), None, 1e6, KEPT),
@@ -90,13 +110,6 @@ OF_OTHERS = {
 def test_later_reports_count_too(case):
     of, report, now, expected = OF_OTHERS[case]
     assert verdict(report, of=of, now=now) == expected
-
-
-def test_a_report_within_the_limit_ends_the_time_beyond_it():
-    beyond = judged(trial(KEPT), told(1.15), 1.1, BEGAN_S, BEGAN_S + 5, TRIAL_S)
-    assert beyond.over_s == BEGAN_S + 5
-    again = judged(beyond, told(1.05, after=8.0), 1.1, BEGAN_S, BEGAN_S + 8, TRIAL_S)
-    assert again.over_s is None
 
 
 def test_a_job_that_gets_nothing_for_long_starves():
@@ -117,11 +130,6 @@ DUE = {
     ),
     "nothing is due of a job that is alone": (trial(ALONE, ()), BEGAN_S + 1, None),
     "nothing is due of a pair that was kept": (trial(KEPT), BEGAN_S + 1, None),
-    "a kept pair beyond its limit is due": (
-        trial(KEPT, over_s=BEGAN_S + 1),
-        BEGAN_S + 2,
-        BEGAN_S + 1 + CONFIRM_S,
-    ),
     "a starving job is due": (
         trial(KEPT, starved_s=BEGAN_S),
         BEGAN_S + 2,
@@ -144,5 +152,7 @@ def test_a_probe_of_a_job_that_does_not_run_yet_is_looked_at_when_patience_would
 
 
 def test_a_trial_comes_back_from_its_mark():
-    for each in (trial(), trial(KEPT, (3, 5), over_s=1.5, starved_s=2.5), trial(ALONE, ())):
+    for each in (trial(), trial(KEPT, (3, 5), starved_s=2.5), trial(ALONE, ())):
         assert read(json.loads(json.dumps(each.mark()))) == each
+    of_an_older_log = [0, 1, [3], BEGAN_S, 0.4, "kept", None, 2.5]
+    assert read(of_an_older_log) == trial(KEPT, starved_s=2.5)
