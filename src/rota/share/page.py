@@ -240,9 +240,10 @@ def read_fill(path: str | os.PathLike[str]) -> Fill | None:
     body = told[: FILL.size]
     if len(told) < FILL.size + CHECK.size or CHECK.unpack(told[FILL.size :])[0] != crc32(body):
         return None
-    magic, *fields, ratio, low, high, pairs = FILL.unpack(body)
-    slowdown = Slowdown(ratio, low, high, pairs) if pairs else None
-    return Fill(*fields, slowdown) if magic == MAGIC else None
+    fields = FILL.unpack(body)
+    slowdown = Slowdown(*fields[7:])
+    about = (*fields[1:7], slowdown if slowdown.pairs else None)
+    return Fill(*about) if fields[0] == MAGIC else None
 
 
 def decode(page: bytes) -> Mark | None:
