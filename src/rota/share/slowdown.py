@@ -22,7 +22,7 @@ from typing import NamedTuple
 from rota.share.watch import TINY_S, Finished
 
 SEGMENT_S = 0.05  # of a segment at least, and a step: looks are up to 20 ms apart
-PIECES = 10  # a segment is as long as so many pieces: one may reach into the segment without pieces
+PIECES = 5  # a segment is as long as so many pieces: one may reach into the segment without pieces
 OFTEN, SELDOM = 8, 32  # of so many segments one is without pieces: as long as it tells much, and on
 LEAST_PAIRS, MOST_PAIRS = 5, 32  # that are judged by, the latest
 FAR, MOST_LIMIT = 2.0, 1000.0

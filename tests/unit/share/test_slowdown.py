@@ -120,7 +120,7 @@ def test_what_can_not_be_decided_is_measured_often_for_a_while_alone():
 
 def test_a_segment_is_as_long_as_many_pieces_and_steps_across_its_ends_do_not_count():
     machine = Machine(factor=1.35)
-    machine.piece_s = 0.04  # so that it is 0.4 s at least: of four steps
+    machine.piece_s = 0.08  # so that it is 0.4 s at least: of four steps
     machine.works(5 * OFTEN * 4 + 8)
     assert sum(machine.shut) == 5 * 4
     assert machine.paired.told.ratio == pytest.approx(1.35)
