@@ -708,7 +708,8 @@ class Cluster:
         assert not self.complaints, self.complaints
         lines = [line for line in lines if not any(words in line for words in EXPECTED)]
         assert not lines, lines
-        assert not self.loop.errors, self.loop.errors
+        failures = self.loop.failures()
+        assert not failures, failures
         assert self.controller is not None
         state = self.controller.state
         state.validate()

@@ -12,6 +12,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from rota.errors import RotaError
+
 CLOSING_ROUNDS = 5
 STUCK = "nothing is left to be done"
 
@@ -143,6 +145,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         task = super().create_task(coroutine, **options)
         self._tasks.append(task)
         return task
+
+    def failures(self) -> list[str]:
+        """The errors of callbacks, and those of tasks that nobody has looked at.
+
+        A caller's own mistake, such as a call for a job that has just ended, is none.
+        """
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        unseen = [each for each in done if each._log_traceback]  # type: ignore[attr-defined]
+        found = {task: task.exception() for task in unseen}
+        return self.errors + [
+            f"{task.get_coro()}: {error!r}"
+            for task, error in found.items()
+            if not isinstance(error, RotaError)
+        ]
 
     def close_all(self) -> None:
         """End every coroutine, those of dead processes among them, and close."""
