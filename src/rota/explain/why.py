@@ -24,6 +24,7 @@ from rota.model.decide.live_limits import (
     of_wanted_types,
     stays_on_node,
 )
+from rota.model.ending import asked_end_text
 from rota.model.fallback import sentence
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
@@ -115,7 +116,8 @@ def explain(
         "job_id": state.spec[row].job_id,
         "state": job_state.name,
         "reason": reason.name,
-        "sentence": UNDECIDED if undecided else _sentence(state, row, reason, quota, fills),
+        "sentence": (UNDECIDED if undecided else _sentence(state, row, reason, quota, fills))
+        + _asked_end(state, row),
         "blockers": blockers,
         "would_start_if": would_start_if,
         "awaited": [f"node {node['name']}: {node['why']}" for node in awaited] if blockers else [],
@@ -608,6 +610,14 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None, 
         more = "it asks for more GPUs than its queue's quota has"
         return more if quota else "its queue has no quota"
     return SENTENCES[reason]
+
+
+def _asked_end(state: ClusterState, row: int) -> str:
+    """How a suspended job's program ended, if otherwise than it was asked to; else ""."""
+    program, code = state.spec[row].program, state.asked_ends.get(row)
+    if code is None or program is None or state.state[row] != JobState.SUSPENDED:
+        return ""
+    return f"; when it was suspended, {asked_end_text(code, program.grace_s)}"
 
 
 def _wait_before(state: ClusterState, row: int) -> list[int]:

@@ -155,8 +155,9 @@ def watch(
     """Wait for the worker, kill what it left behind, write down how it ended, and exit.
 
     What it left behind is waited for if the agent has asked it to end: its grace counts for them
-    too, and the agent kills what is there after that. What this process may not kill, because it
-    runs as another user, is named in the log and left alone.
+    too, and the agent kills what is there after that. A shell dies of the SIGTERM before a program
+    that it has started: the end of that program counts then. What this process may not kill,
+    because it runs as another user, is named in the log and left alone.
     """
     ended_pid = 0
     while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
@@ -164,6 +165,8 @@ def watch(
     ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": clock.now_s()}
     ended["boottime_s"] = clock.boottime_s()
     number = 0 if report.with_suffix(".grace").exists() else signal.SIGKILL
+    dies_of_it = number == 0 and ended["code"] == -signal.SIGTERM
+    programs, codes = set(children_of(os.getpid())) if dies_of_it else set(), list[int]()
     if number:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, number)
@@ -173,12 +176,15 @@ def watch(
         others = [child for child in children if not may_signal(child, number)]
         alone_with_others = bool(children) and len(others) == len(children)
         try:
-            ended_pid, _ = os.waitpid(-1, os.WNOHANG) if alone_with_others else wait()
+            ended_pid, status = os.waitpid(-1, os.WNOHANG) if alone_with_others else wait()
         except ChildProcessError:
             break
         if alone_with_others and not ended_pid:
             ended["left"] = leave_behind(others)
             break
+        if ended_pid in programs:
+            codes.append(os.waitstatus_to_exitcode(status))
+    ended["code"] = code_of(ended["code"], codes)
     outlet.finish()
     while report.parent.exists():
         try:
@@ -188,6 +194,17 @@ def watch(
         except OSError:  # a full disk: the job must not run again because of that
             time.sleep(1)
     os._exit(0)
+
+
+def code_of(own: int, codes: list[int]) -> int:
+    """The exit code of a worker with that of its ``own``, or of programs that have outlived it.
+
+    It is that of the first one that did not end as it was asked to, by itself or by the SIGTERM.
+    """
+    odd = (code for code in codes if code not in (0, -signal.SIGTERM))
+    if codes and not any(codes):
+        return 0
+    return next(odd, own)
 
 
 def may_signal(pid: int, number: int) -> bool:

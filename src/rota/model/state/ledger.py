@@ -69,7 +69,8 @@ class Ledger:
     there: no larger batch is chosen on such GPUs. ``sweeps`` has the rows of the trials of each
     search, by its name; ``curves`` what trials have told: a driver's, or of live jobs
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
-    does, by row.
+    does, by row. ``asked_ends`` has the exit codes of programs that were asked to end for the last
+    suspension, and ended in another way.
 
     ``parking`` has by row the home to which a job's state is being sent, and ``parked_in_vain`` how
     often that has failed, by index of the node: the pause after such a failure, in ``backoff``,
@@ -190,6 +191,7 @@ class Ledger:
         self.curves: Curves | None = None
         self.told_curves: ToldCurves | None = None
         self.needless: dict[int, str] = {}
+        self.asked_ends: dict[int, int] = {}
 
         self.plan: object = None  # the plan that the last decision applied, if made in this process
         self.policy = ""
@@ -652,6 +654,8 @@ class Ledger:
         self.finish_s[row] = at_s
         if self.unsettled:
             self.unsettled.pop(row, None)
+        if self.asked_ends:
+            self.asked_ends.pop(row, None)
         if self.stop_outcome:
             self.stop_outcome.pop(row, None)
         if self.refused:

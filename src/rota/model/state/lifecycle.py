@@ -112,7 +112,9 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     if e.saved is not None:
         words.append(f"it saved {e.saved or 'nothing in ROTA_CHECKPOINT_DIR'}")
     program = ledger.spec[row].program
+    ledger.asked_ends.pop(row, None)
     if program is not None and e.exit_code is not None:
+        ledger.asked_ends[row] = e.exit_code
         words.append(asked_end_text(e.exit_code, program.grace_s))
     ledger.tell(row, e.at_s, "; ".join(filter(None, words)))
 

@@ -146,6 +146,36 @@ def test_a_command_that_no_bash_can_run_has_ended_and_says_why(tmp_path, program
     assert len(log.splitlines()) == 1
 
 
+PROGRAM = """
+import os, signal, sys, time
+def end(*_):
+    while os.getppid() == shell:  # the shell dies first
+        time.sleep(0.005)
+    sys.exit(int(sys.argv[1]))
+shell = os.getppid()
+signal.signal(signal.SIGTERM, end)
+open("ready", "w").close()
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_program_behind_a_shell_that_the_signal_ends_tells_its_exit_code(tmp_path, code):
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            command = f"cd . && {sys.executable} program.py {code}; exit $?"
+            rank = Rank(0, tmp_path)
+            await rank.start(link.fork, rank_request(tmp_path, run=command))
+            await until((tmp_path / "ready").exists)
+            rank.ask_to_end(60.0)
+            await until((tmp_path / "rank0.exit").exists)
+
+    asyncio.run(scenario())
+    assert ended(tmp_path)["code"] == code
+
+
 ANOTHER_USER = """
 import os, time
 os.setuid(65534)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rota.explain.why import explain
 from rota.model.commands import Suspend
 from rota.model.events import JobSuspended
 from rota.model.job import JobState, Program
@@ -29,3 +30,7 @@ def test_its_story_tells_what_it_saved_and_how_it_ended(how, words):
     assert line.startswith("suspended")
     assert line.endswith(words)
     assert (";" in line) == bool(words)
+    sentence = explain(cluster.state, 0, cluster.now_s)["sentence"]
+    exit_code = how[0] if how else None
+    assert (words.rpartition("; ")[2] in sentence) == (exit_code is not None or not words)
+    assert ("when it was suspended" in sentence) == (exit_code is not None)
