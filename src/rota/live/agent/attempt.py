@@ -295,7 +295,8 @@ class Attempt(Account):
         if command_id is not None and error is not None:
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
-        if self.record.gpus and all(map(is_far, self.record.gpus)):
+        has_left = bool(self.record.gpus) and all(map(is_far, self.record.gpus))
+        if has_left and not self.stopping:  # else those of other nodes end as it has ended here
             self.kill("no rank is left on the node of its agent")
             return
         if command_id is not None and error is None:

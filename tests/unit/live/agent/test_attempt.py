@@ -20,6 +20,7 @@ from rota.live.agent import ending
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
 from rota.live.wire.clock import boottime_s
 from rota.live.wire.messages import planned_of
+from rota.live.wire.places import STRIDE
 from rota.train.pulse import Pulse
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -220,6 +221,14 @@ def test_ranks_that_were_asked_to_end_keep_their_grace_when_another_has_ended(ke
     kept.attempt.ranks[1].shim = os.getpid()
     kept.attempt.check_end()
     assert killed == ([] if asked else [True])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_ranks_of_other_nodes_keep_their_grace_when_the_first_node_has_none_left(kept, asked):
+    kept.attempt.stopping = asked
+    kept.attempt.record.gpus = [STRIDE, STRIDE + 1]
+    kept.attempt._settled(None, None, "a member ended", 0)
+    assert (kept.attempt.record.killed is None) == asked
 
 
 @pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
