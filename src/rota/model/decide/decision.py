@@ -201,8 +201,8 @@ class Decider:
         state = self._state
         if told.notes is not None:
             told = told._replace(notes=news(state, told.notes))
-        fields = (view.now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
-        event = new(DecisionTaken, (*fields, fallback))
+        about = (view.now_s, state.decision_seq + 1, self._identity)
+        event = new(DecisionTaken, (*about, *told, fill_wake_at_s, fallback))
         state.apply(event)
         return event
 

@@ -12,7 +12,7 @@ from rota.model.state.ledger import Ledger
 
 
 def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
-    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages, *_ = e
+    _, seq, policy, allocations, reasons, marks, mark, wake_at_s, notes, cpus, stages, _, by = e
     if allocations:
         if ledger.keeps_stories:
             note_displaced(ledger, allocations)
@@ -26,18 +26,18 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
         ledger.policy = policy
         _forget_all(ledger)
         ledger.notes.forget()
-    if e.fallback or ledger.fallback.by:
-        ledger.fallback = ledger.fallback.after(e.fallback)
-        if e.fallback == WITHOUT_MEMORY:
+    if by or ledger.fallback.by:
+        ledger.fallback = ledger.fallback.after(by)
+        if by == WITHOUT_MEMORY:
             _forget_all(ledger)
     if marks:
-        for row, mark in marks.items():
-            ledger.marks[row] = mark
+        for row, each in marks.items():
+            ledger.marks[row] = each
     if notes is not None:
         for row, warning in ledger.notes.note(e.at_s, notes):
             ledger.tell(row, e.at_s, f"warning: {warning}")
-    if policy_mark is not None:
-        ledger.policy_mark = policy_mark
+    if mark is not None:
+        ledger.policy_mark = mark
     if cpus:
         aim_at_cpus(ledger, cpus)
     if stages:
