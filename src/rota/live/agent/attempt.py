@@ -19,6 +19,7 @@ from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.gang import SETTLED, WARMING
+from rota.live.agent.grace import LOOK_S, Grace
 from rota.live.agent.launching import Starter
 from rota.live.agent.method import grace_of
 from rota.live.agent.pausing import Pausing
@@ -242,18 +243,26 @@ class Attempt(Account):
         """
         if grace_s is not None:
             self.grace_s = grace_s
-            self.world.later(grace_s, self.kill_ranks)
+            self._kill_after(Grace(grace_s, self.world.monotonic_s()))
         if self.stopping:
             return
         self.stopping = True
         self.abroad.call_off(STOPPED_EARLY)
         if grace_s is None:
             grace_s = self.grace_s = grace_of(self.record.program)
-            self.world.later(grace_s, self.kill_ranks)
+            self._kill_after(Grace(grace_s, self.world.monotonic_s()))
         for rank in self.ranks:
             rank.ask_to_end(grace_s)
         if self.is_vacated:
             self.check_end()
+
+    def _kill_after(self, grace: Grace) -> None:
+        """Kill what is left of the attempt once a grace is over."""
+        left_s = grace.left_s(self.world.monotonic_s())
+        if left_s <= 0:
+            self.kill_ranks()
+        else:
+            self.world.later(min(left_s, LOOK_S), self._kill_after, grace)
 
     def kill(self, why: str | None = None) -> None:
         """End the attempt now. With ``why`` it is lost for that reason, unless it has ended."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.asking import Asking
+from rota.live.agent.grace import Grace
 from rota.live.agent.processes import (
     descendants,
     have_stopped,
@@ -176,17 +177,18 @@ class Rank:
         self.signal(signal.SIGCONT)  # should it be stopped, or the job have stopped itself
         last_s = min(MOST_LAST_S, grace_s * LAST_SHARE)
         left_s = grace_s if left_s is None else left_s
-        self._look_at_asked(self._asking, asyncio.get_running_loop().time() + left_s - last_s)
+        grace = Grace(left_s - last_s, asyncio.get_running_loop().time())
+        self._look_at_asked(self._asking, grace)
 
-    def _look_at_asked(self, asking: Asking, all_at_s: float) -> None:
+    def _look_at_asked(self, asking: Asking, alone: Grace) -> None:
         if not self.alive:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() >= all_at_s:
+        if alone.left_s(loop.time()) <= 0:
             asking.ask_all()
             return
         asking.look(loop.time())
-        loop.call_later(ASKED_AGAIN_S, self._look_at_asked, asking, all_at_s)
+        loop.call_later(ASKED_AGAIN_S, self._look_at_asked, asking, alone)
 
     def _hold(self, spared: int) -> None:
         """Have the shim leave stopped what is about to be, all but the process ``spared``."""

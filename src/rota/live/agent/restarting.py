@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.ending import Ending, saved_since_asked
+from rota.live.agent.grace import LOOK_S, Grace
 from rota.live.agent.method import grace_of
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
@@ -90,11 +91,16 @@ class Restarting:
             left_s = grace_s + vacated.asked_boottime_s - attempt.world.boottime_s()
         for rank in attempt.ranks:
             rank.ask_to_end(grace_s, left_s)
-        attempt.after(max(0.0, left_s), self._kill)
+        self._kill_after(Grace(left_s, attempt.world.monotonic_s()))
 
-    def _kill(self) -> None:
-        if self.leaving:
-            self._attempt.kill_ranks()
+    def _kill_after(self, grace: Grace) -> None:
+        """Kill what is left of the processes once their grace is over."""
+        attempt = self._attempt
+        left_s = grace.left_s(attempt.world.monotonic_s())
+        if left_s > 0:
+            attempt.after(min(left_s, LOOK_S), self._kill_after, grace)
+        elif self.leaving:
+            attempt.kill_ranks()
 
     def ended(self) -> None:
         """A process has ended. When all have, the attempt is suspended, unless it had ended."""

@@ -1,0 +1,20 @@
+"""Time that a program has to end, in which the agent's own absence does not count.
+
+An agent that stood still may have done so with its jobs: a container was paused, for example.
+"""
+
+from rota.model.presence import Presence
+
+LOOK_S = 1.0  # between looks at what is left, at most
+
+
+class Grace:
+    """What is left of a grace, by a clock that goes on while this process stands still."""
+
+    def __init__(self, left_s: float, now_s: float) -> None:
+        self._presence = Presence(LOOK_S)
+        self._ends_s = self._presence.at(now_s) + left_s
+
+    def left_s(self, now_s: float) -> float:
+        """The rest of it, to be asked for every LOOK_S or more often; 0 or less once it is over."""
+        return self._ends_s - self._presence.at(now_s)
