@@ -11,6 +11,7 @@ _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
 }
 _COUNT = {  # the option that says how many processes there are
     "torchrun": "--nproc_per_node",
@@ -64,7 +65,11 @@ def _launcher_in(words: list[str]) -> Launcher | None:
             return Launcher(name, rest)
         if name == "accelerate" and rest[:1] == ("launch",):
             return Launcher("accelerate launch", rest[1:])
+        if name == "accelerate-launch":
+            return Launcher("accelerate launch", rest)
         if _PROGRAM.match(name):
+            if rest[:3] == ("-m", "accelerate.commands.accelerate_cli", "launch"):
+                return Launcher("accelerate launch", rest[3:])
             module = rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
             return Launcher(_MODULES[module], rest[2:]) if module in _MODULES else None
     return None

@@ -21,8 +21,9 @@ from rota.live.agent.processes import children_below, descendants, started_at
 
 LINGER_S = 0.5  # for others to end by themselves once the program has: to print the last of a pipe
 SHELLS = {"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"}
-LAUNCHERS = {"accelerate", "deepspeed", "timeout"}
+LAUNCHERS = {"accelerate", "accelerate-launch", "deepspeed", "timeout"}
 LAUNCHER_MODULES = {
+    "accelerate.commands.accelerate_cli",
     "accelerate.commands.launch",
     "deepspeed.launcher.launch",
     "deepspeed.launcher.runner",
@@ -139,6 +140,12 @@ def _is_launcher(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return False
+    return starts_ranks(words)
+
+
+def starts_ranks(words: list[str]) -> bool:
+    """True if a command is that of a launcher."""
+    words = list(words)
     if os.path.basename(words[0]).startswith("python"):
         while len(words) > 1 and words[1].startswith("-") and words[1] != "-m":
             del words[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.live.agent.asking import LINGER_S, Asking
+from rota.live.agent.asking import LINGER_S, Asking, starts_ranks
 from rota.live.agent.processes import descendants, signal_below
 
 SHIM = """
@@ -216,3 +216,16 @@ def test_where_none_handles_it_all_are_asked(below):
 
 def below_of(below: Below) -> list[int]:
     return [pid for pid in descendants(below.shim.pid)[1:] if os.path.exists(f"/proc/{pid}")]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_launcher"),
+    [
+        (["/venv/bin/python", "/venv/bin/accelerate-launch", "t.py"], True),
+        (["python", "-m", "accelerate.commands.accelerate_cli", "launch", "t.py"], True),
+        (["python", "-u", "-m", "deepspeed.launcher.runner", "t.py"], True),
+        (["python", "t.py", "accelerate-launch"], False),
+    ],
+)
+def test_launchers_are_known_by_their_command(words, is_launcher):
+    assert starts_ranks(words) == is_launcher
