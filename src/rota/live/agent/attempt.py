@@ -297,6 +297,11 @@ class Attempt(Account):
         if self.elastic is not None:
             self.elastic.disband()
 
+    def _is_ending(self) -> bool:
+        """True if it was asked to end, or a program here has come to its end: others follow."""
+        exits = [rank.exit for rank in self.ranks if not (rank.is_far or rank.survived)]
+        return self.stopping or any(each is not None and each["code"] >= 0 for each in exits)
+
     def _settled(
         self, command_id: int | None, error: str | None, cause: str, lost_ranks: int
     ) -> None:
@@ -304,9 +309,9 @@ class Attempt(Account):
         if command_id is not None and error is not None:
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
-        has_left = bool(self.record.gpus) and all(map(is_far, self.record.gpus))
-        if has_left and not self.stopping:  # else those of other nodes end as it has ended here
-            self.kill("no rank is left on the node of its agent")
+        if self.record.gpus and all(map(is_far, self.record.gpus)):
+            if not self._is_ending():  # else its end is told, and nothing before that
+                self.kill("no rank is left on the node of its agent")
             return
         if command_id is not None and error is None:
             self.done(command_id, gpus=self.record.gpus)

@@ -223,12 +223,17 @@ def test_ranks_that_were_asked_to_end_keep_their_grace_when_another_has_ended(ke
     assert killed == ([] if asked else [True])
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_ranks_of_other_nodes_keep_their_grace_when_the_first_node_has_none_left(kept, asked):
+@pytest.mark.parametrize(
+    ("asked", "code", "is_killed"),
+    [(False, -9, True), (True, -15, False), (False, 0, False), (False, 1, False)],
+)
+def test_ranks_of_other_nodes_follow_an_end_and_no_loss(kept, asked, code, is_killed):
     kept.attempt.stopping = asked
     kept.attempt.record.gpus = [STRIDE, STRIDE + 1]
+    (kept.folder / "rank0.exit").write_text(json.dumps({"code": code, "at_s": 2.0}))
+    kept.attempt.ranks[0].read_exit()
     kept.attempt._settled(None, None, "a member ended", 0)
-    assert (kept.attempt.record.killed is None) == asked
+    assert (kept.attempt.record.killed is not None) == is_killed
 
 
 @pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
