@@ -1,7 +1,7 @@
 """Small programs: each shows one thing that an interpreter is or does, at its start or its end.
 
-Run in a folder of their own, which has ``neighbour.py`` and ``data/``, they print what they find.
-The log, the exit code and the files that they leave must be those of a plain run. Programs that
+Run in a folder of their own, which has ``neighbour.py``, ``cProfile.py`` and ``data/``, they print
+what they find. The log, the exit code and the files that they leave must be those of a plain run. Programs that
 draw print one draw a line: each of these differs from that of any other run.
 """
 # ruff: noqa: E501
@@ -86,6 +86,7 @@ CASES = [
         "main",
         "import __main__, sys; print(__main__.__file__, sys.modules['__main__'] is __main__)",
     ),
+    Case("neighbour of a library's name", "import cProfile; print(cProfile.Thing.word)"),
     Case("reload", "import importlib, neighbour; print(importlib.reload(neighbour).Thing.word)"),
     Case("source", "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))"),
     Case(

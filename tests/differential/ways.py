@@ -45,6 +45,7 @@ def prepare(folder: Path, case: Case, way: str) -> list[str]:
     home = work if way != "link" else folder / "elsewhere"
     home.mkdir(exist_ok=True)
     (home / "neighbour.py").write_text(NEIGHBOUR)
+    (home / "cProfile.py").write_text(NEIGHBOUR)  # the name of a module that torch loads
     program = home / "program.py"
     program.write_text(case.source)
     if way == "link":

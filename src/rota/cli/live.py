@@ -409,6 +409,8 @@ def cancel(jobs: Sequence[str], now: bool) -> int:
 def suspend(jobs: Sequence[str]) -> int:
     """Take jobs off their GPUs until they are resumed; nothing that they did is lost.
 
+    A job with `suspend: restart` ends instead, and goes on from what it has saved by then.
+
     Twice does no harm. The exit code is 1 if a job has ended, or there is none; the others are
     suspended.
     """

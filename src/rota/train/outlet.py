@@ -32,7 +32,7 @@ class Outlet:
 
     def __init__(self, log: str) -> None:
         """Open the log and the pipe. Raises OSError."""
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path, self._log = log, _open(log)
         self._source, self._end = os.pipe()
         with contextlib.suppress(OSError):  # the user has many pipes
             fcntl.fcntl(self._source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -119,12 +119,20 @@ class Outlet:
 
     def _write(self) -> None:
         """Write what the buffer has, and then how much was lost after it. Raises OSError."""
+        if not os.fstat(self._log).st_nlink:  # somebody has removed the log
+            anew = _open(self._path)
+            os.dup2(anew, self._log, inheritable=False)
+            os.close(anew)
         while self._begin < self._filled:
             self._begin += os.write(self._log, self._buffer[self._begin : self._filled])
         self._begin = self._filled = 0
         if self._lost:
             os.write(self._log, left_out(self._lost).encode())
             self._lost = 0
+
+
+def _open(log: str) -> int:
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def left_out(num_bytes: int) -> str:

@@ -10,14 +10,18 @@ import gc
 import importlib
 import io
 import os
+import pkgutil
 import random
 import runpy
 import signal
+import subprocess
 import sys
 import types
 from importlib.machinery import SourceFileLoader
 from types import TracebackType
 from typing import Any
+
+AT_START: set[str] = set()  # modules that every interpreter has loaded before a program
 
 
 def preload() -> None:
@@ -26,6 +30,8 @@ def preload() -> None:
     None of it ever becomes garbage. To look for some while it is loaded takes a quarter of the
     time, and a worker that looked there later would copy every page of it.
     """
+    words = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+    AT_START.update(subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.split())
     gc.disable()
     try:
         import torch
@@ -117,6 +123,7 @@ def _stream(descriptor: int, mode: str, former: Any, unbuffered: bool) -> io.Tex
 def _run_module(arguments: list[str]) -> None:
     sys.argv = ["-m", *arguments[1:]]
     sys.path.insert(0, os.getcwd())
+    make_way()
     runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
 
 
@@ -133,12 +140,24 @@ def _run_script(main: types.ModuleType, arguments: list[str]) -> None:
         )
         raise SystemExit(2) from None
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    make_way()
     names = main.__dict__
     names.update({"__file__": script, "__cached__": None})
     names["__loader__"] = SourceFileLoader("__main__", script)
     exec(compile(source, script, "exec", dont_inherit=True), names)  # noqa: S102
     with contextlib.suppress(KeyError):
         del names["__file__"], names["__cached__"]
+
+
+def make_way() -> None:
+    """Forget loaded modules whose place those of the program's own folder take."""
+    folder = os.path.join(sys.path[0], "")
+    for own in {each.name for each in pkgutil.iter_modules([folder])} - AT_START:
+        spec = getattr(sys.modules.get(own), "__spec__", None)
+        if spec is None or str(spec.origin).startswith(folder):
+            continue
+        for name in [name for name in sys.modules if name.partition(".")[0] == own]:
+            del sys.modules[name]
 
 
 def of_program(error: BaseException) -> TracebackType | None:

@@ -99,6 +99,11 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert (told, len(log)) == ((tmp_path / "told").read_text(), (24 << 20) + PIPE_BYTES // 2)
 
 
+def test_a_log_that_is_removed_is_begun_anew(tmp_path):
+    run(tmp_path, run="echo one; until [ -s log ]; do sleep 0.01; done; rm log; echo two")
+    assert (tmp_path / "log").read_bytes() == b"two\n"
+
+
 def test_lines_of_several_processes_stay_whole(tmp_path):
     """Each is written at once, and as long as it may be."""
     script = """import os, sys

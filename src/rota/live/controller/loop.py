@@ -453,7 +453,7 @@ class Controller:
             return None
         try:
             return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
-        except Exception:  # a policy is anybody's code
+        except BaseException:  # a policy is anybody's code
             log.exception("policy %s can't tell whose turn it is", identity(self._policy))
             return None
 
@@ -461,7 +461,7 @@ class Controller:
         """GPUs of the quota of the job's queue; None if the policy has no quotas, or can't tell."""
         try:
             return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
-        except Exception:  # a policy is anybody's code
+        except BaseException:  # a policy is anybody's code
             log.exception("policy %s can't tell a job's quota", identity(self._policy))
             return None
 

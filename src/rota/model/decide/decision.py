@@ -71,7 +71,7 @@ class Decider:
             return self._fill_alone(view)
         try:
             plan, told, fill_wake_at_s = self._decided(view, lap, most_nodes)
-        except Exception as error:
+        except Exception as error:  # whatever the policy raised: see _blame
             if not state.is_live:
                 raise
             if failed is not None:
@@ -213,7 +213,9 @@ class Decider:
         if self._fill is not None:
             try:
                 added = self._fill.place(view, plan)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._blame(self._fill, error)
             check_fill(state, added, view.now_s)
             added = leave_room(state, view, plan, added)
@@ -230,7 +232,9 @@ class Decider:
             else:
                 with self._limit():
                     plan = self.policy.decide(view)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too
             self._blame(self.policy, error)
         return plan
 
@@ -244,7 +248,9 @@ class Decider:
         if self._stage is not None:
             try:
                 added: CpuPlan = self._stage.assign(view, plan)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._blame(self._stage, error)
             plan = with_cpus(state, plan, added, view.now_s)
         elif plan.cpus is None and state.policy != self._identity:
@@ -252,7 +258,7 @@ class Decider:
         check_cpus(state, plan)
         return plan
 
-    def _blame(self, asked: object, error: Exception) -> NoReturn:
+    def _blame(self, asked: object, error: BaseException) -> NoReturn:
         where = _line_of(type(asked), error)
         told = f"policy {self._identity}: {type(error).__name__}: {error} ({where})"
         if isinstance(error, PlanError):
@@ -266,7 +272,7 @@ class Decider:
         )
 
 
-def _line_of(policy: type, error: Exception) -> str:
+def _line_of(policy: type, error: BaseException) -> str:
     """``FILE, line N, in FUNCTION`` of an error in a policy.
 
     It is the innermost line of the policy's own module, or the innermost line of all.

@@ -91,6 +91,16 @@ def test_what_is_no_file_ends_the_job_with_its_path(folder, kind, monkeypatch):
     assert not folder.checkpoints("2.new").exists()
 
 
+def test_a_path_that_is_too_long_ends_the_job(folder, monkeypatch):
+    monkeypatch.chdir(folder.checkpoints("1"))
+    for _ in range(25):
+        os.mkdir("x" * 200)
+        os.chdir("x" * 200)
+    with pytest.raises(NeverStartsError, match="File name too long") as refused:
+        inherit(folder, "1", "2")
+    assert refused.value.obstacle == Obstacle.RESUME_FROM
+
+
 def test_checkpoints_that_are_gone_end_the_job_unless_another_node_may_have_them(folder):
     with pytest.raises(NeverStartsError, match=r"job 7 in .* are gone; submit") as refused:
         inherit(folder, "7", "8")

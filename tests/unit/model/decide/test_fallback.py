@@ -105,6 +105,24 @@ def test_after_any_other_error_jobs_start_in_order_and_none_loses_its_gpus():
     assert live.state.target[large] is None
 
 
+class Ends(BaseException):
+    """What ``except Exception`` lets pass."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), Ends("enough")])
+def test_a_policy_that_ends_its_program_has_failed_like_any_other(error, monkeypatch):
+    live = Live(Remembers())
+    first = live.submit()
+
+    def decide(_):
+        raise error
+
+    monkeypatch.setattr(live.policy, "decide", decide)
+    assert live.decide().fallback == IN_ORDER
+    assert live.running() == [first]
+    assert isinstance(live.errors[0], PolicyError)
+
+
 def test_a_policy_that_goes_on_failing_is_asked_less_often_and_then_without_its_memory():
     live = Live(Remembers())
     live.submit()
