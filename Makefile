@@ -69,7 +69,7 @@ demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission
 test: $(STAMP) ## run the tests, of real clusters one for each live path
 	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster and not browser"
 
-BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py
+BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py tests/differential
 # Of a test with a case for each point at which something dies, some run, unless CASES is all: `make
 # test-seeds` has anything die anywhere, in virtual time.
 CASES := sampled

@@ -28,7 +28,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity", "hosts", "engines")]
 # Where `make test-cluster` looks beside.
 OTHERS = [
-    Path(__file__).parent / name for name in ("docs/test_examples.py", "contract/test_providers.py")
+    Path(__file__).parent / name
+    for name in (
+        "docs/test_examples.py",
+        "contract/test_providers.py",
+        "differential/test_corpus.py",
+    )
 ]
 
 
@@ -77,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             mark = (live or cluster).name
             raise pytest.UsageError(
                 f"{item.nodeid} is marked {mark}; only tests of tests/process, tests/parity,"
-                " tests/hosts and tests/engines are, examples of pages, and providers' contracts"
+                " tests/hosts and tests/engines are, examples of pages, providers' contracts, and"
+                " the differential suite"
             )
 
 

@@ -9,7 +9,11 @@ from differential.ways import as_job, plainly
 from support.lone_agent import LoneAgent
 
 STARTS = ("fresh", "warm")
-CALLS = ("script", "-m", "link")
+CALLS = (
+    "script",
+    pytest.param("-m", marks=pytest.mark.cluster),
+    pytest.param("link", marks=pytest.mark.cluster),
+)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def island(tmp_path_factory: pytest.TempPathFactory) -> Iterator[flow.LocalIslan
 def _prepare(patch: pytest.MonkeyPatch, gates: Path) -> None:
     tests = str(Path(__file__).parents[1])
     patch.setenv(functions.FOLDER, str(gates))
-    patch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
+    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH")))))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ HERE = "support.flow_functions"
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     tests = str(Path(__file__).parents[1])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))
+    )
 
 
 def test_functions_compute_on_a_gpu() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rota.errors import NO_THREAD
+from rota.live.wire.procfs import SPARE
 
 
 @contextlib.contextmanager
@@ -24,6 +25,14 @@ def no_descriptors(left: int = 0) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def keep_spare() -> None:
+    """Have the spare descriptor be the lowest, so that a limit on those behind it leaves it."""
+    if SPARE._descriptor >= 0:
+        os.close(SPARE._descriptor)
+        SPARE._descriptor = -1
+    SPARE.keep()
 
 
 def start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,8 +122,7 @@ def _stream(descriptor: int, mode: str, former: Any, unbuffered: bool) -> io.Tex
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv = ["-m", *arguments[1:]]
-    sys.path.insert(0, os.getcwd())
-    make_way()
+    begin_path(os.getcwd())
     runpy._run_module_as_main(arguments[0])  # type: ignore[attr-defined]
 
 
@@ -139,8 +138,7 @@ def _run_script(main: types.ModuleType, arguments: list[str]) -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
-    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    make_way()
+    begin_path(os.path.dirname(os.path.realpath(script)))
     names = main.__dict__
     names.update({"__file__": script, "__cached__": None})
     names["__loader__"] = SourceFileLoader("__main__", script)
@@ -149,14 +147,17 @@ def _run_script(main: types.ModuleType, arguments: list[str]) -> None:
         del names["__file__"], names["__cached__"]
 
 
-def make_way() -> None:
-    """Forget loaded modules whose place those of the program's own folder take."""
-    folder = os.path.join(sys.path[0], "")
-    for own in {each.name for each in pkgutil.iter_modules([folder])} - AT_START:
-        spec = getattr(sys.modules.get(own), "__spec__", None)
+def begin_path(own: str) -> None:
+    """Have modules of the program's own folder found first, also in place of loaded ones."""
+    if sys.flags.safe_path:
+        return
+    sys.path.insert(0, own)
+    folder = os.path.join(own, "")
+    for module in {each.name for each in pkgutil.iter_modules([folder])} - AT_START:
+        spec = getattr(sys.modules.get(module), "__spec__", None)
         if spec is None or str(spec.origin).startswith(folder):
             continue
-        for name in [name for name in sys.modules if name.partition(".")[0] == own]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == module]:
             del sys.modules[name]
 
 

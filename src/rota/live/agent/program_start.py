@@ -130,6 +130,9 @@ def fork_obstacle(
             return "it has options of the interpreter, or no script"
         if not words[1].endswith(".py"):
             return f"{words[1]} is no .py file"
+    folders = environment.get("PYTHONPATH", "")
+    if folders and not all(map(os.path.isabs, folders.split(os.pathsep))):
+        return "PYTHONPATH names a folder from where the program starts"
     for name in sorted({*environment, *os.environ} - FOLLOWED):
         is_read_once = name in READ_ONCE or name.startswith(READ_ONCE_BY_PREFIX)
         if is_read_once and environment.get(name) != os.environ.get(name):

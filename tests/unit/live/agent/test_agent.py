@@ -108,7 +108,7 @@ def test_an_attempt_of_another_log_that_is_disowned_before_it_has_begun_is_in_no
 ):
     folder, copied = Folder(tmp_path), threading.Event()
     folder.node("node0").mkdir(parents=True)
-    monkeypatch.setattr(agent_module, "inherit", lambda *_: copied.wait())
+    monkeypatch.setattr(agent_module, "inherit", lambda *_, **__: copied.wait())
     program = {"run": "true", "workdir": "/", "env": {}, "processes": "gpu", "resume_from": "9"}
     about = {"job_id": "1", "attempt": 1, "launch": "another 1.0"}
     launch = about | {"type": "command", "kind": "launch", "command_id": 1, "epoch": 0}

@@ -13,8 +13,7 @@ import pytest
 from rota.live.agent.processes import descendants, signal_below, started_at
 from rota.live.agent.rank import Rank
 from rota.live.wire.clock import boottime_s
-from rota.live.wire.procfs import SPARE
-from support.shortage import no_descriptors
+from support.shortage import keep_spare, no_descriptors
 
 
 def test_a_process_is_known_by_when_it_started_until_it_is_gone():
@@ -96,7 +95,7 @@ def test_what_is_being_forked_while_a_rank_is_stopped_is_stopped_too(forks, tmp_
 
 
 def test_processes_are_found_and_killed_where_no_descriptor_is_left():
-    SPARE.keep()
+    keep_spare()
     with subprocess.Popen(["bash", "-c", "sleep 60 & echo ready; wait"], stdout=-1) as process:
         process.stdout.readline()
         before = descendants(process.pid)
@@ -110,7 +109,7 @@ def test_processes_are_found_and_killed_where_no_descriptor_is_left():
 
 
 def test_an_end_that_was_written_down_is_read_where_no_descriptor_is_left(tmp_path):
-    SPARE.keep()
+    keep_spare()
     (tmp_path / "rank0.exit").write_text('{"code": 3, "at_s": 1.0}')
     rank = Rank(0, tmp_path)
     with no_descriptors():

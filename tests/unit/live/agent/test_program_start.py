@@ -84,6 +84,15 @@ def test_a_variable_that_is_read_once_needs_a_process_of_its_own(monkeypatch, na
     assert start("python x.py", warm=True, env=without).told == f"{FRESH}: {name} is not set"
 
 
+@pytest.mark.parametrize("folders", ["src", "/x:", ":/x", "/x:lib"])
+def test_folders_of_modules_that_lie_where_the_program_starts_are_not_those_of_a_fork(
+    monkeypatch, folders
+):
+    monkeypatch.setenv("PYTHONPATH", folders)
+    found = start("python train.py", warm=True)
+    assert found.told == f"{FRESH}: PYTHONPATH names a folder from where the program starts"
+
+
 def test_variables_that_rota_sets_and_those_of_the_job_alone_are_no_obstacle():
     values = {
         "OMP_NUM_THREADS": "7",
