@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rota.live.controller.recovery import MAX_LOST_ATTEMPTS, NEVER_STARTED, SHUT_DOWN, UNCOUNTED
-from rota.model.commands import Launch, Migrate, Resume
+from rota.model.commands import Launch, Migrate, Resume, Stop
 from rota.model.events import (
     AttemptLost,
     CommandSent,
@@ -257,14 +257,18 @@ def _still_when_suspended(found: Found, story: Story) -> Iterator[str]:
 
 
 def _run_time_is_that_of_its_processes(found: Found, story: Story) -> Iterator[str]:
-    """What the log says of when it ran covers all that it did, and makes up its run time."""
+    """What the log says of when it ran covers all that it did, and makes up its run time.
+
+    The time that it has to end counts no more. Who was asked to end while it was being started runs
+    until the agent is told.
+    """
     lost = {event.attempt for event in story.events if isinstance(event, AttemptLost)}
     spans: list[tuple[float, float]] = []
     since_s: float | None = None
     for event in story.events:
         if isinstance(event, JobLaunched | JobResumed):
             since_s = event.at_s
-        elif since_s is not None and isinstance(event, SPAN_ENDS):
+        elif since_s is not None and (isinstance(event, SPAN_ENDS) or _tells_to_end(event)):
             suspended = isinstance(event, JobSuspended)
             spans.append((since_s, event.stopped_s if suspended else event.at_s))
             since_s = None
@@ -281,6 +285,10 @@ def _run_time_is_that_of_its_processes(found: Found, story: Story) -> Iterator[s
         if not any(a - CLOCKS_S <= at_s <= b + RIGHT_S for a, b in spans):
             yield f"it ran when the log does not say so: {line}; the log has {spans}"
             return
+
+
+def _tells_to_end(event: object) -> bool:
+    return isinstance(event, CommandSent) and isinstance(event.command, Stop)
 
 
 def _held_for_its_user(found: Found, story: Story) -> Iterator[str]:
