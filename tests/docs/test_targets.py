@@ -45,8 +45,8 @@ def test_every_test_is_in_one_of_the_targets():
             f"-m cluster $(if $(filter-out all,$(CASES)),--sampled) {' '.join(CLUSTERS)} $(BESIDE)"
         ),
     }
-    beside = "BESIDE := tests/contract/test_providers.py tests/docs/test_examples.py\n"
-    assert beside in (ROOT / "Makefile").read_text()
+    beside = "tests/contract/test_providers.py tests/docs/test_examples.py tests/differential"
+    assert f"BESIDE := {beside}\n" in (ROOT / "Makefile").read_text()
     stages = re.findall(r"^stage ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert stages == ["test", "test-cluster", "test-browser", "lint", "types"]
     assert "pytest.mark.browser" in (ROOT / "tests/browser/conftest.py").read_text()
