@@ -42,9 +42,12 @@ class Homes(Part):
         state_at = view.home[row]
         if state_at is None or view.target[row] is not None or not view.must_stay(row):
             return False
-        nodes = state_at.nodes()
-        here = self._servers.sizes.keys() >= set(nodes)
-        return here and nodes != tuple(node for node, _ in home)
+        parts = tuple((node, mask.bit_count()) for node, mask in state_at.parts)
+        if not self._servers.sizes.keys() >= {node for node, _ in parts}:
+            return False
+        if len(parts) > 1:  # its processes stay where they are, so many on each node
+            return parts != tuple(sorted(home))
+        return [node for node, _ in home] != [parts[0][0]]
 
     def count(self) -> None:
         """Count who lives where; a pack needs what one of it needs.
