@@ -604,6 +604,8 @@ class Program:
         if self.process.host in self.machine.asleep:
             self.machine.asleep[self.process.host].append(self.begin)
             return
+        if not (self.shim_alive or self.process.alive):
+            return  # its host has lost its power meanwhile
         claim = self.folder / f"{self.name}.pid"
         try:
             with open(claim, "x") as file:
