@@ -187,9 +187,9 @@ def test_a_stopped_tree_runs_again_when_its_throttle_dies(tmp_path):
         until(lambda: len(background.progress()) == 4, background, "all four run")
         background.send(signal.SIGSTOP)
         until(lambda: have_stopped(background.below()), background, "all have stopped")
-        background.throttle._guard.stdin.close()  # as the end of this process would
+        background.throttle._guard._process.stdin.close()  # as the end of this process would
         until(lambda: not have_stopped(background.below()), background, "they run again")
-        background.throttle._guard.wait()
+        background.throttle._guard._process.wait()
     finally:
         background.close()
 

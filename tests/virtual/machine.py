@@ -256,6 +256,9 @@ class Waking:
         self._machine.signal_below(self._shim, 18)
         return True
 
+    def close(self) -> None:
+        """Nothing: all go on at once."""
+
 
 class Machine:
     """Everything below agents and controllers; ``harm`` is what happened that never may.

@@ -7,6 +7,7 @@ end in any way: a guard, a process of its own, has the tree continue as soon as 
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,8 +19,8 @@ STOP_AGAIN_S = 0.1
 SLICE_S = 0.02  # that a tree runs at once; a signal, and the wake-up after it, are short beside it
 LONG_SLICE_S = 0.5  # where there is no foreground
 
-# It waits for the end of its input, which no death of the throttling process prevents. A word in it
-# says that there is nothing to do.
+# It waits for the end of its input, which no death of its parent prevents. A word in it says that
+# there is nothing to do.
 GUARD = """
 import os, signal, sys
 if sys.stdin.buffer.read():
@@ -98,6 +99,25 @@ class Duty:
             controller.ended(now_s)
 
 
+class Guard:
+    """A process that lets the trees below processes go on once this process is gone."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        """Raises OSError."""
+        words = [sys.executable, "-IS", "-c", GUARD, *map(str, pids)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, bufsize=0, stdin=pipe, start_new_session=True)
+
+    def call_off(self) -> None:
+        """It has nothing more to do, and ends soon."""
+        stdin = self._process.stdin
+        if stdin is not None and not stdin.closed:
+            with suppress(BrokenPipeError):  # somebody has killed the guard
+                stdin.write(b"over")
+            stdin.close()
+            threading.Thread(target=self._process.wait, daemon=True).start()
+
+
 class Throttle:
     """Stops and continues the trees below processes as a :class:`Duty` says; a context manager.
 
@@ -111,8 +131,7 @@ class Throttle:
     ) -> None:
         self._duty, self._send = duty, send
         self._stopped, self._stop_at_s = False, 0.0
-        words = [sys.executable, "-IS", "-c", GUARD, *map(str, pids)]
-        self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+        self._guard = Guard(pids)
 
     def __enter__(self) -> "Throttle":
         return self
@@ -136,9 +155,7 @@ class Throttle:
 
     def close(self) -> None:
         """Let the tree run, and whatever stops it later be."""
-        if self._guard.stdin is not None and not self._guard.stdin.closed:
-            if self._stopped:
-                self._send(signal.SIGCONT)
-                self._stopped = False
-            with suppress(BrokenPipeError):  # somebody has killed the guard
-                self._guard.communicate(b"over")
+        if self._stopped:
+            self._send(signal.SIGCONT)
+            self._stopped = False
+        self._guard.call_off()

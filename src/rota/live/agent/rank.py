@@ -74,6 +74,7 @@ class Rank:
         self._spared: int | None = None  # as it is written there
         self._renewed: asyncio.TimerHandle | None = None  # while it waits to go on
         self._waiting: frozenset[int] | None = None  # processes that waited as it was stopped
+        self._waking: Waking | None = None  # while its processes go on, one after the other
         self._asking: Asking | None = None  # since it was asked to end
 
     @property
@@ -148,11 +149,13 @@ class Rank:
             self.unstopped = 0
             self._release()
             waiting, self._waiting = self._waiting, None
-            self._wake(Waking(self.shim, waiting))
+            self._waking = Waking(self.shim, waiting)
+            self._wake(self._waking)
 
     def _wake(self, waking: Waking) -> None:
         loop, self._renewed = asyncio.get_running_loop(), None
         if not self.alive:
+            self._wait_no_more()
             return
         if self._lease is not None and self._lease.left_s <= 0:
             self._renewed = loop.call_later(RENEWED_AGAIN_S, self._wake, waking)
@@ -210,6 +213,9 @@ class Rank:
         if self._renewed is not None:
             self._renewed.cancel()
             self._renewed = None
+        if self._waking is not None:
+            self._waking.close()
+            self._waking = None
 
     def stop(self, spared: int = 0) -> bool:
         """Stop the worker and all its descendants except the process ``spared``.

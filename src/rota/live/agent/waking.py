@@ -5,6 +5,8 @@ loader's ``timeout``, ``queue.get(timeout)``, ``Popen.wait(timeout)``, a heartbe
 waits for has to be there before it looks. So each process goes on once its children have *settled*.
 A child has settled when it has ended, has written something since it goes on, or is idle; and after
 ``PATIENCE_S`` in any case. For a parent that was not waiting it is enough that its children run.
+
+Should the agent be gone before the last one goes on, a guard lets all of them go on at once.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 from rota.live.agent.processes import children_below, descendants
 from rota.live.wire.procfs import ENDED, STATE, STOPPED, stat_of
+from rota.share.stop import Guard
 
 PATIENCE_S = 10.0  # with a child that works on and has written nothing yet
 BRIEF_S = 0.5  # the same, if its parent was not waiting
@@ -44,6 +47,7 @@ class Waking:
         self._woken: dict[int, Sample] = {}  # as each went on
         self._busy: dict[int, Sample] = {}  # when each was last seen at work
         self._called = False  # True once those that do not seem to be stopped had their signal
+        self._guard: Guard | None = None  # while some are stopped
 
     def step(self, now_s: float) -> bool:
         """Let those go on whose children have settled; True once none is stopped any more."""
@@ -57,7 +61,19 @@ class Waking:
         for pid in reversed(left):  # children come after their parents
             if pid in self._woken or all(self._has_settled(c, pid, now_s) for c in children[pid]):
                 self._wake(pid, now_s)
-        return self._woken.keys() >= set(left)
+        is_over = self._woken.keys() >= set(left)
+        if is_over:
+            self.close()
+        elif self._guard is None:
+            with contextlib.suppress(OSError):  # no memory: the next agent lets them go on
+                self._guard = Guard([self._shim])
+        return is_over
+
+    def close(self) -> None:
+        """Leave stopped what still is."""
+        if self._guard is not None:
+            self._guard.call_off()
+            self._guard = None
 
     def _wake(self, pid: int, now_s: float) -> None:
         _go_on(pid)

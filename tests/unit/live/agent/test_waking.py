@@ -146,3 +146,23 @@ def test_a_parent_that_did_not_wait_goes_on_at_once_nearly(family):
     it.tells("compute")
     assert it.step(0.0) == {"main"}
     assert it.step(BRIEF_S) == set()
+
+
+def test_all_go_on_if_the_agent_is_gone_before_the_last_one_does(family):
+    it = family("waits")
+    if (agent := os.fork()) == 0:
+        it.waking.step(0.0)
+        os._exit(0)
+    os.waitpid(agent, 0)
+    until(lambda: not is_stopped(it.main))
+    assert not is_stopped(it.child)
+
+
+def test_what_is_stopped_again_meanwhile_stays_so(family):
+    it = family("waits")
+    before = set(psutil.Process().children())
+    assert it.step(0.0) == {"main"}
+    (guard,) = set(psutil.Process().children()) - before
+    it.waking.close()
+    until(lambda: not guard.is_running())
+    assert is_stopped(it.main)
