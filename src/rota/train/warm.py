@@ -8,6 +8,7 @@ import builtins
 import contextlib
 import gc
 import importlib
+import importlib.util
 import io
 import os
 import pkgutil
@@ -25,22 +26,21 @@ AT_START: set[str] = set()  # modules that every interpreter has loaded before a
 
 
 def preload() -> None:
-    """Load what every training imports, if it is installed.
+    """Load what every training imports, if it is installed; raises what that raises.
 
-    None of it ever becomes garbage. To look for some while it is loaded takes a quarter of the
+    After a failed import a fork would be no fresh interpreter: parts of the package stay. None of
+    what is loaded ever becomes garbage. To look for some while it is loaded takes a quarter of the
     time, and a worker that looked there later would copy every page of it.
     """
     words = [sys.executable, "-c", "import sys; print(*sys.modules)"]
     AT_START.update(subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.split())
     gc.disable()
-    try:
+    if importlib.util.find_spec("torch") is not None:
         import torch
         import torch._dynamo  # the first optimiser would load it otherwise, for over a second
         import torch.optim
 
         torch.set_num_threads(1)
-    except ImportError:
-        pass
     gc.freeze()
     gc.enable()
 

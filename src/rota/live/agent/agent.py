@@ -882,7 +882,8 @@ class Agent:
     ) -> list[dict[str, Any]]:
         where = (folder, self.devices, self._sockets.path)
         place, memory_bytes = self._cpus.place(record), self._memory_left(record)
-        options = {"place": place, "memory_bytes": memory_bytes} | options
+        no_warm = self._zygote.no_warm()
+        options = {"place": place, "memory_bytes": memory_bytes, "no_warm": no_warm} | options
         if any(map(is_far, (*gpus, *record.gpus))):
             return gang_requests(record, *where, slots, gpus, **options)
         requests = rank_requests(record, *where, slots, gpus, **options)

@@ -135,13 +135,14 @@ def rank_requests(
     step: int | None = None,
     adopt: dict[int, dict[str, str]] | None = None,
     memory_bytes: int | None = None,
+    no_warm: str | None = None,
 ) -> list[dict[str, Any]]:
     """Requests to the zygote, one per slot; ``gpus`` are those of the slots.
 
     ``step`` is the gang's step, given for newcomers to it. ``adopt`` is given for ranks that
     continue from an arena: environment variables by slot. ``place`` is where all of them go before
     their program runs; without one, slots on cores are bound to these. ``memory_bytes`` is what a
-    background rank may have of its device.
+    background rank may have of its device; ``no_warm`` is told in :func:`start_of`.
     """
     program = record.program
     shared = _environment(record, folder, devices, agent_socket)
@@ -188,7 +189,7 @@ def rank_requests(
             environment |= adopt[slot]
         if record.visible is not None:
             environment["ROTA_DEVICE"] = str(record.visible.index(gpus[position]))
-        start = start_of(program, environment, workdir)
+        start = start_of(program, environment, workdir, no_warm)
         record.started = start.told
         requests.append(
             {

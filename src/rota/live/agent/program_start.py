@@ -76,16 +76,22 @@ class ProgramStart(NamedTuple):
 
 
 def start_of(
-    program: Mapping[str, object], environment: Mapping[str, str], workdir: str
+    program: Mapping[str, object],
+    environment: Mapping[str, str],
+    workdir: str,
+    no_warm: str | None = None,
 ) -> ProgramStart:
-    """The start of a job's program with this environment in this folder."""
+    """The start of a job's program with this environment in this folder.
+
+    ``no_warm`` is the reason why there is no warm process to fork from, if there is none.
+    """
     wanted = program.get("start") == WARM
     if program.get("setup"):
         return ProgramStart(None, False, f"{FRESH}: it has a setup" if wanted else FRESH)
     words = python_command(str(program["run"]), environment)
     if not wanted:
         return ProgramStart(words, False, FRESH)
-    obstacle = fork_obstacle(words, environment, workdir)
+    obstacle = fork_obstacle(words, environment, workdir) or no_warm
     if obstacle is not None:
         return ProgramStart(words, False, f"{FRESH}: {obstacle}")
     return ProgramStart(words, True, FORKED)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import site
 import socket
 import sys
@@ -15,6 +16,7 @@ from rota.live.wire.title import ROOM
 
 IDLE_START_S = 120.0  # without use of the CPU, after which its start counts as failed
 IDLE_FORK_S = 30.0
+END_S = 1.0  # for one that has closed its socket
 
 
 def packages() -> dict[str, int]:
@@ -44,6 +46,13 @@ class ZygoteLink:
         await self._warm.renew()
         return await self._warm.fork(request)
 
+    def no_warm(self) -> str | None:
+        """The reason why no program can be forked with torch loaded; None if there is none.
+
+        It is tried again once packages have changed.
+        """
+        return self._warm.failed()
+
     async def start(self) -> None:
         """Start the one for programs now, so that it is there for the first job."""
         await self._bare.start()
@@ -64,6 +73,7 @@ class Zygote:
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._packages: dict[str, int] = {}  # that it was started with
+        self._ended_at_start = False  # with these packages
 
     async def fork(self, request: dict[str, Any]) -> int:
         """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
@@ -94,6 +104,12 @@ class Zygote:
             if self._process is not None and self._packages != packages():
                 await self._discard()
 
+    def failed(self) -> str | None:
+        """What is wrong with it if it ended at its start, and would again; else None."""
+        if self._ended_at_start and self._packages == packages():
+            return f"torch can't be loaded: see {self._log}"
+        return None
+
     async def close(self) -> None:
         """End it. Workers continue."""
         async with self._lock:
@@ -118,7 +134,7 @@ class Zygote:
         """Start its process. Raises OSError, RuntimeError without room for a thread."""
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        self._packages = packages()
+        self._packages, self._ended_at_start = packages(), False
         with open(self._log, "ab") as log, theirs:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -142,7 +158,13 @@ class Zygote:
         except (OSError, TimeoutError):
             ready = b""
         if ready != b"ready\n":
+            process = self._process
+            assert process
+            if not ready:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), END_S)
             await self._discard()
+            self._ended_at_start = process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM)
             raise AgentError(f"the zygote did not start; see {self._log}")
 
     async def _answer(self, idle_s: float) -> bytes:

@@ -122,3 +122,11 @@ def test_another_python_is_named(tmp_path):
 def test_a_job_with_a_setup_is_run_by_bash():
     assert start("python x.py", setup="pip list") == (None, False, FRESH)
     assert start("python x.py", warm=True, setup="true").told == f"{FRESH}: it has a setup"
+
+
+def test_where_no_program_can_be_forked_it_is_executed():
+    program = {"run": "python train.py", "start": "warm"}
+    words = ["python", "train.py"]
+    told = start_of(program, environment(), "/", "torch can't be loaded: see zygote.log")
+    assert told == (words, False, f"{FRESH}: torch can't be loaded: see zygote.log")
+    assert start_of(program | {"start": "fresh"}, environment(), "/", "x") == (words, False, FRESH)

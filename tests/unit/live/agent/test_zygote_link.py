@@ -98,6 +98,43 @@ def test_torch_is_loaded_again_after_a_package_was_installed(tmp_path, monkeypat
     assert first == second != third
 
 
+@pytest.mark.parametrize(
+    ("broken", "is_told"),
+    [
+        ("raise OSError('libcudart.so.13')", True),
+        ("import torch.missing", True),
+        ("import os; os.abort()", True),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", False),  # too little memory
+    ],
+)
+def test_a_torch_that_cannot_be_loaded_is_tried_again_once_packages_change(
+    tmp_path, monkeypatch, broken, is_told
+):
+    packages = tmp_path / "packages"
+    (packages / "torch").mkdir(parents=True)
+    (packages / "torch" / "__init__.py").write_text(f"{broken}\n")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages)])
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    (tmp_path / "script.py").write_text("import sys; print('torch' in sys.modules)\n")
+    program = {"argv": ["python", "script.py"], "fork": True}
+
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            assert link.no_warm() is None
+            with pytest.raises(AgentError, match="the zygote did not start"):
+                await run(link, tmp_path, **program)
+            why = f"torch can't be loaded: see {tmp_path / 'zygote.log'}"
+            assert link.no_warm() == (why if is_told else None)
+            (packages / "torch" / "__init__.py").rename(packages / "old")
+            (packages / "torch").rmdir()
+            monkeypatch.delenv("PYTHONPATH")
+            assert link.no_warm() is None
+            assert (await run(link, tmp_path, **program)).endswith("e\n")
+            assert link.no_warm() is None
+
+    asyncio.run(scenario())
+
+
 def test_a_shim_is_shown_by_its_title_and_a_program_by_its_own_words(tmp_path):
     title = "rota job 51.1 rank 0: cat " + "x" * 100  # longer than the zygote's own words
 
