@@ -38,6 +38,7 @@ from rota.model.events import (
     JobSubmitted,
     JobSuspended,
     MetricReported,
+    NodeAddressChanged,
     NodeClosed,
     NodeCpusChanged,
     NodeDeadlineChanged,
@@ -438,6 +439,7 @@ class AnyCluster:
                 NodeClosed(now_s, name, drains=chance.random() < 0.6, by_s=now_s + 50.0),
                 NodeUnreachable(now_s, name, now_s + 30.0),
                 NodeLost(now_s, name),
+                NodeAddressChanged(now_s, name, "", chance.choice(("", "10.0.0.1"))),
                 NodeCpusChanged(now_s, name, 1000 * chance.randrange(1, 9)),
                 NodeDeadlineChanged(
                     now_s, name, chance.choice((None, now_s + 30.0, now_s + 500.0))

@@ -70,6 +70,18 @@ class NodeCpusChanged(NamedTuple):
     whole_cores: bool = False
 
 
+class NodeAddressChanged(NamedTuple):
+    """The agent of a node calls from another ``address``, or others find its processes elsewhere.
+
+    For ``reach`` see :class:`rota.model.cluster.Node`.
+    """
+
+    at_s: float
+    name: str
+    address: str
+    reach: str
+
+
 class NodeDeadlineChanged(NamedTuple):
     """The node must go by ``leaves_s``, whatever the reason; None: it need not go any more.
 
@@ -477,6 +489,7 @@ Event = (
     NodeJoined
     | NodeLost
     | NodeCpusChanged
+    | NodeAddressChanged
     | NodeDeadlineChanged
     | NodeClosed
     | NodeOpened

@@ -283,6 +283,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.NodeJoined: History._node_joined,
     events.NodeLost: History._node_lost,
     events.NodeCpusChanged: None,
+    events.NodeAddressChanged: None,
     events.NodeDeadlineChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,

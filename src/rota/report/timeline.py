@@ -134,6 +134,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.NodeJoined: Timeline._node_joined,
     events.NodeLost: Timeline._node_lost,
     events.NodeCpusChanged: None,
+    events.NodeAddressChanged: None,
     events.NodeDeadlineChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,

@@ -60,6 +60,7 @@ from rota.model.events import (
     JobResumed,
     JobRetuned,
     JobSuspended,
+    NodeAddressChanged,
     NodeCpusChanged,
     NodeJoined,
     NodeReachable,
@@ -328,8 +329,11 @@ class AgentSessions:
             place = address, hello.get("build", ""), reach
             joined = NodeJoined(now_s, node, *gpus, "", 0, gb, *host, *place, *machine)
             self._journal.note(joined._replace(whole_cores=hello.get("held_by") == AFFINITY))
-        elif "millicores" in hello:
-            self._note_cpus(node, hello, now_s)
+        else:
+            if "millicores" in hello:
+                self._note_cpus(node, hello, now_s)
+            if (address, reach) != (self._record.hosts[node].address, state.nodes[known].reach):
+                self._journal.note(NodeAddressChanged(now_s, node, address, reach))
         if state.node_index[node] in state.unreachable:
             self._journal.note(NodeReachable(now_s, node))
         self._record.heard_s[node] = now_s

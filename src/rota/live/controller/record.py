@@ -29,6 +29,7 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     ModelReported,
+    NodeAddressChanged,
     NodeClosed,
     NodeJoined,
     NodeLost,
@@ -199,6 +200,9 @@ class Record:
         elif isinstance(event, NodeJoined):
             machine = event.machine, event.boot_id
             self.hosts[event.name] = Host(event.address, event.build, event.reach, *machine)
+        elif isinstance(event, NodeAddressChanged):
+            place = {"address": event.address, "reach": event.reach}
+            self.hosts[event.name] = self.hosts[event.name]._replace(**place)
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):

@@ -12,7 +12,7 @@ from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
 from rota.model.decide.fallback import MOST_FAILURES, retry_after_s, without_memory
 from rota.model.decide.fill import check_fill, leave_room, with_fill, without_stage
-from rota.model.decide.live_limits import fits_on_more_nodes, fits_once_open, with_wanted_types
+from rota.model.decide.live_limits import confine_whole, fits_on_more_nodes, fits_once_open
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
 from rota.model.fallback import WITHOUT_MARKS, WITHOUT_MEMORY
@@ -267,7 +267,7 @@ class Decider:
 
     def _on_live_nodes(self, plan: Any, now_s: float) -> Plan:
         plan = plan if type(plan) is Plan else Plan(*plan)
-        return with_wanted_types(
+        return confine_whole(
             self._state, plan, lambda: self._plan(View(self._state, now_s, self.policy))
         )
 

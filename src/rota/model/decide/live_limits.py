@@ -14,25 +14,19 @@ from rota.model.state.state import ClusterState
 MOST_ASKS = 10  # a policy, for one plan
 
 
-def with_wanted_types(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
-    """The plan, confined, with every job on GPUs of the types that it asked for.
+def confine_whole(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
+    """The plan, confined, with the GPUs that it can't give to some jobs offered to the others.
 
-    Policies do not know of these types. A job that the plan wants on others gets free ones of its
-    own if there are such. Else it waits, and ``ask_again`` gives the policy's plan as if that job
-    was not there, so that it keeps no GPUs from others that it can't use.
+    Policies know neither which nodes reach each other nor the types of GPUs that jobs ask for. A
+    job that the plan wants where it can't be gets other free GPUs if there are any. Else it waits,
+    and ``ask_again`` gives the policy's plan as if that job was not there, so that it keeps no GPUs
+    from others that it can't use.
     """
     confined = confine(state, plan)
-    if not (state.has_typed_jobs and state.is_live):
-        return confined
     waiting = set[int]()
     for _ in range(MOST_ASKS):
-        refused = {
-            row
-            for row, place in plan.allocations.items()
-            if isinstance(place, Allocation) and state.spec[row].gpu_types
-            if confined.allocations.get(row, state.target[row]) is None
-        }
-        if not refused:
+        refused = _refused(state, plan, confined)
+        if refused <= waiting:
             break
         waiting |= refused
         with hidden(state, waiting):
@@ -47,6 +41,18 @@ def with_wanted_types(state: ClusterState, plan: Plan, ask_again: Callable[[], P
         if row not in told or code != state.reason[row]
     }
     return confined._replace(reasons=news)
+
+
+def _refused(state: ClusterState, plan: Plan, confined: Plan) -> set[int]:
+    """The jobs to which the plan gives GPUs, and the confined plan none."""
+    if confined is plan:
+        return set()
+    return {
+        row
+        for row, place in plan.allocations.items()
+        if isinstance(place, Allocation) and 0 <= row < len(state.spec)
+        if confined.allocations.get(row, state.target[row]) is None
+    }
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
 from rota.model.commands import Park
 from rota.model.events import (
+    NodeAddressChanged,
     NodeClosed,
     NodeCpusChanged,
     NodeDeadlineChanged,
@@ -84,6 +85,15 @@ def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:
     index = _known(ledger, e.name, "given CPU cores")
     for nodes in (ledger.nodes, ledger.offered):
         nodes[index] = nodes[index]._replace(millicores=e.millicores, whole_cores=e.whole_cores)
+    ledger.decision_needed = ledger.policy_needed = True
+
+
+def node_address_changed(ledger: Ledger, e: NodeAddressChanged) -> None:
+    index = _known(ledger, e.name, "given another address")
+    if ledger.nodes[index].alive:
+        ledger.num_reached += (e.reach != "") - (ledger.nodes[index].reach != "")
+    for nodes in (ledger.nodes, ledger.offered):
+        nodes[index] = nodes[index]._replace(reach=e.reach)
     ledger.decision_needed = ledger.policy_needed = True
 
 

@@ -48,6 +48,7 @@ HANDLERS: dict[type, Handler] = {
     events.NodeJoined: Handler(nodes.node_joined),
     events.NodeLost: Handler(nodes.node_lost),
     events.NodeCpusChanged: Handler(nodes.node_cpus_changed),
+    events.NodeAddressChanged: Handler(nodes.node_address_changed),
     events.NodeDeadlineChanged: Handler(nodes.node_deadline_changed),
     events.NodeClosed: Handler(nodes.node_closed),
     events.NodeOpened: Handler(nodes.node_opened),

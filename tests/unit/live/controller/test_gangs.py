@@ -221,3 +221,44 @@ def test_an_agent_that_was_away_is_told_again_to_end_its_part(tmp_path):
             assert (await first.hears("launch"))["attempt"] == 2
 
     told(tmp_path, scenario)
+
+
+def test_gangs_span_a_node_whose_controller_listens_since_a_later_start(tmp_path):
+    """A cluster of one machine grows: `rota up`, and later `rota up --listen`."""
+
+    async def alone(controller):
+        first = First(controller)
+        first.hello()
+        assert (await first.hears("welcome"))["reach"] == ""
+        await first.leave()
+
+    async def listens(controller):
+        assert controller.record.reach("n") == ""
+        async with gang(controller) as (_, _, command):
+            addresses = [{"name": name, "address": "10.0.0.1"} for name in ("n", "m")]
+            assert command["nodes"] == addresses
+
+    async def knows_it_still(controller):
+        assert controller.record.reach("n") == "10.0.0.1"
+        assert controller.state.num_reached == 2
+
+    told(tmp_path, alone)
+    told(tmp_path, listens)
+    told(tmp_path, knows_it_still)
+
+
+def test_a_member_that_calls_from_another_address_is_known_there(tmp_path):
+    async def scenario(controller):
+        controller.members.join(controller.node_api.invite()[0], "m", 0.0)
+        for address in ("10.0.0.7", "10.0.0.8"):
+            second = Second(controller, place=("m", address))
+            second.hello()
+            assert (await second.hears("welcome"))["reach"] == address
+            assert controller.record.reach("m") == address
+            await second.leave()
+
+    async def again(controller):
+        assert controller.record.reach("m") == "10.0.0.8"
+
+    told(tmp_path, scenario)
+    told(tmp_path, again)

@@ -13,6 +13,7 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    NodeAddressChanged,
     NodeJoined,
     WorkerRegistered,
 )
@@ -244,6 +245,41 @@ def test_a_gang_that_fits_no_node_gets_gpus_of_several_where_it_can():
     state.apply(NodeJoined(0.0, "alone", 1, "cpu"))
     event = decided(state, Wants(j0=Allocation(((0, 0b11), (1, 0b1), (2, 0b1)))))
     assert event.allocations == {0: wide}
+
+
+@pytest.mark.parametrize("name", ["fifo", "tiresias", "gandiva", "elastic"])
+def test_gpus_that_a_gang_cannot_have_are_offered_to_others_in_the_same_decision(name):
+    state, policy = joined_state(2, 2, jobs=(1,)), create(name)
+    state.apply(NodeJoined(0.0, "old", 2, "cpu"))  # its agent can't have gangs over several nodes
+    decided(state, policy, 1.0)
+    for index, gpus in enumerate((4, 2, 1, 1), 1):
+        state.apply(JobSubmitted(2.0, job(f"j{index}", gpus, program=IN_RANKS)))
+    event = decided(state, policy, 2.0)
+    assert event.reasons[1] == Reason.WAIT_GANG_FRAGMENTED
+    assert event.allocations.keys() == {2, 3, 4}
+
+
+@pytest.mark.parametrize("name", ["fifo", "fifo-backfill", "tiresias", "gandiva"])
+def test_a_gang_spans_a_node_once_others_can_call_it(name):
+    """A cluster begins on one machine, and listens to others from the second start on."""
+    state, policy = live_state(2), create(name)
+    decided(state, policy, 1.0)
+    state.apply(NodeJoined(2.0, "gpu2", 2, "cpu", reach="10.0.0.2"))
+    state.apply(JobSubmitted(3.0, job("j0", 4, program=IN_RANKS)))
+    decided(state, policy, 3.0)
+    assert state.target[0] is None
+    state.apply(NodeAddressChanged(4.0, "n0", "", "10.0.0.1"))
+    assert state.decision_needed
+    decided(state, policy, 4.0)
+    assert state.target[0] == Allocation(((0, 0b11), (1, 0b11)))
+
+
+def test_a_node_that_listens_no_more_takes_no_gang_over_nodes():
+    state = joined_state(2, 2, jobs=(4,))
+    state.apply(NodeAddressChanged(1.0, "n0", "", ""))
+    assert state.num_reached == 1
+    decided(state, create("fifo"), 2.0)
+    assert (state.target[0], state.reason[0]) == (None, Reason.NEVER_FITS)
 
 
 @pytest.mark.parametrize("processes", ["node", "flow"])
