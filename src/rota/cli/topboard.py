@@ -158,7 +158,7 @@ class Board:
 
     def gpu_lines(self, width: int) -> list[str]:
         """A line for each node: who holds which of its GPUs."""
-        nodes = sorted(self._snapshot.nodes, key=lambda node: (not node["alive"], node["name"]))
+        nodes = sorted(self._snapshot.nodes, key=lambda node: not node["alive"])
         listed = nodes[:MOST_NODES]
         name_width = max((cell_len(printable(node["name"])) for node in listed), default=0)
         lines = [cut(_node_line(node, min(name_width, 20)), width) for node in listed]

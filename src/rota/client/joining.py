@@ -14,10 +14,14 @@ CLOCK_TIMEOUT_S = 5.0
 
 
 class Joined(NamedTuple):
-    """A node's token, and seconds by which the cluster's clock is ahead of this machine's."""
+    """A node's token, and seconds by which the cluster's clock is ahead of this machine's.
+
+    ``is_known`` says that the machine was that node already.
+    """
 
     token: str
     ahead_s: float
+    is_known: bool
 
 
 def checked_url(text: str, name: str) -> str:
@@ -35,17 +39,21 @@ def checked_url(text: str, name: str) -> str:
     return text.rstrip("/")
 
 
-def join(url: str, authority: str, token: str, node: str) -> Joined:
-    """Use a join token up. Raises AuthError if it is not good, InputError for the node's name."""
+def join(url: str, authority: str, token: str, node: str, current: str | None = None) -> Joined:
+    """Use a join token up; ``current`` is the token that the machine has as this node, if it is it.
+
+    Raises AuthError if the join token is not good, InputError for the node's name.
+    """
     headers = {"Authorization": f"Bearer {token}"}
-    body = {"node": node}
+    body = {"node": node} | ({} if current is None else {"current": current})
     try:
         answer = called(
             "POST", f"{url}/agent/v1/join", trusting(authority), headers=headers, json=body
         )
     except UnicodeEncodeError:
         raise AuthError("the join token is none: copy the line of `rota node invite`") from None
-    return Joined(str(answer_of(answer)["token"]), _ahead_s(answer))
+    told = answer_of(answer)
+    return Joined(str(told["token"]), _ahead_s(answer), bool(told.get("is_known")))
 
 
 def clock_ahead_s(url: str, authority: str) -> float | None:

@@ -1,5 +1,6 @@
-"""Text of jobs and users made harmless to read, and lengths of time in brief."""
+"""Text of jobs and users made harmless to read, lengths of time in brief, the order of names."""
 
+import re
 import unicodedata
 
 _HIDING = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -31,3 +32,9 @@ def _visible(char: str) -> str:
     if unicodedata.category(char) not in _HIDING:
         return char
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """The key that puts names into the order that people expect: gpu2 comes before gpu10."""
+    pieces = re.findall(r"(\D*)(\d{0,18})", name.lower())
+    return [(word, int(number or -1)) for word, number in pieces]

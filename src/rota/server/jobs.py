@@ -21,6 +21,7 @@ from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.report.eta import Past, eta_of, eta_sentence
+from rota.report.text import natural
 from rota.request.dependencies import dependencies_field
 from rota.request.launchers import launcher_of
 from rota.request.notify import notices_field
@@ -222,7 +223,10 @@ def _eta_s(past: Past, job: Job, progress: dict[str, Any], share: float) -> list
 
 
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
-    """The nodes that are there, were lost within the hour, or that a job waits for; or all."""
+    """The nodes that are there, were lost within the hour, or that a job waits for; or all.
+
+    Those of the controller's machine come first, then the others, by their names; lost ones last.
+    """
     state, since_s = controller.state, controller.now_s() - RECENT_S
     told = controller.record.nodes()
     wanted = everything
@@ -230,11 +234,15 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
         most = {spans: most_gpus(state, spans=spans) for spans in (False, True)}
         wanted = any(state.num_gpus[r] > most[state.spec[r].spans_nodes] for r in state.active)
     fillers = _fillers(state)
-    return [
+    found = [
         node | {"fillers": [fillers.get((index, gpu)) for gpu in range(node["num_gpus"])]}
         for index, node in enumerate(told)
         if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
+    return sorted(
+        found,
+        key=lambda node: (not node["alive"], bool(node.get("address")), natural(node["name"])),
+    )
 
 
 def _fillers(state: ClusterState) -> dict[tuple[int, int], dict[str, Any]]:

@@ -46,9 +46,11 @@ def member_routes(controller: Any, listener: Listener | None) -> APIRouter:
     async def join(request: Request) -> JSONResponse:
         """Give a machine, for a join token, the token of a node."""
         body = await json_body(request)
-        node = body.get("node") if isinstance(body, dict) else None
+        told = body if isinstance(body, dict) else {}
+        node = told.get("node")
         token = shown_in(request.headers.get("authorization"))
-        own = controller.node_api.join(token, node)
-        return JSONResponse({"node": node, "token": own}, 201)
+        is_known = controller.node_api.is_known(node, told.get("current"))
+        own = controller.node_api.join(token, node, is_known=is_known)
+        return JSONResponse({"node": node, "token": own, "is_known": is_known}, 201)
 
     return router

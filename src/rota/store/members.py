@@ -76,8 +76,9 @@ class Members:
         if until_s <= now_s:
             raise AuthError(f"the join token has expired: it was good for an hour; {again}")
 
-    def join(self, token: str, node: str, now_s: float) -> str:
-        """Use a join token up, and give a new node token for it.
+    def join(self, token: str, node: str, now_s: float, *, is_known: bool = False) -> str:
+        """Use a join token up, and give a new node token for it, in place of that of a node that
+        ``is_known``.
 
         Raises AuthError for a token that is not good, and InputError for a node that has joined
         already; neither uses the token up.
@@ -88,7 +89,7 @@ class Members:
                 f"node: {node} is being removed, and its processes may run on until its lease is "
                 "over; try again then, or give this machine another name with --node"
             )
-        if node in self._members:
+        if node in self._members and not is_known:
             raise InputError(
                 f"node: {node} has joined already; give this machine another name with --node, or "
                 f"if it is the same machine remove it first: rota node remove {node}"
@@ -99,6 +100,7 @@ class Members:
             driver.execute(
                 "UPDATE invitation SET used_by = ? WHERE token_hash = ?", (node, _hash(token))
             )
+            driver.execute("DELETE FROM member WHERE node = ?", (node,))
             driver.execute(
                 "INSERT INTO member (node, token_hash, joined_s) VALUES (?, ?, ?)", member
             )

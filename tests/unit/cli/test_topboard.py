@@ -87,8 +87,8 @@ def test_a_line_says_how_the_cluster_stands():
 def test_nodes_tell_who_holds_each_gpu():
     nodes = [
         {"name": "b", "alive": False},
-        {"name": "long", "alive": True, "connected": False, "holders": [["1", "2"], []]},
         {"name": "a", "alive": True, "holders": [["3"]], "fillers": [{"id": "4"}]},
+        {"name": "long", "alive": True, "connected": False, "holders": [["1", "2"], []]},
     ]
     for node in nodes:
         node |= {"closed": None}

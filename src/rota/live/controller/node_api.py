@@ -39,9 +39,16 @@ class NodeApi:
         """A new token to join with, good once, and the time until which it is good."""
         return self._members.invite(self._record.now_s())
 
-    def join(self, token: str, node: Any) -> str:
+    def is_known(self, node: Any, token: Any) -> bool:
+        """True if this is the token of a node whose agent is away: its machine may join again."""
+        is_own = isinstance(token, str) and self._members.node_of(token) == node
+        return is_own and node not in self._record.outboxes.queues
+
+    def join(self, token: str, node: Any, *, is_known: bool = False) -> str:
         """Have a machine join as ``node`` by a join token; the token of the node.
 
+        A machine that ``is_known`` is that node already, and has its token replaced. A node that
+        was removed takes jobs again, even if it was cordoned or drained then.
         Raises InputError for a name that can't be used, AuthError for a token that is not good.
         """
         if not isinstance(node, str) or not NODE_NAME.fullmatch(node):
@@ -53,7 +60,12 @@ class NodeApi:
                 f"node: {node} is the name of a node of the controller's machine; give this "
                 "machine another name with --node"
             )
-        return self._members.join(token, node, self._record.now_s())
+        now_s = self._record.now_s()
+        own = self._members.join(token, node, now_s, is_known=is_known)
+        if not is_known and self._state.node_index.get(node) in self._state.closed:
+            self._journal.note(NodeOpened(now_s, node))
+            self._journal.kick.set()
+        return own
 
     def remove(self, name: str, *, force: bool = False) -> float:
         """Have a machine that has joined be none of the cluster's any more: its token is revoked.

@@ -353,3 +353,47 @@ def test_a_controller_that_can_watch_no_longer_stops(tmp_path, time, monkeypatch
             assert controller.journal.failed
 
     asyncio.run(scenario())
+
+
+def test_a_node_that_was_drained_and_removed_takes_jobs_once_it_has_joined_anew(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            a, b = await running(controller)
+            controller.node_api.drain("b", user="ann")
+            assert controller.node_api.remove("b") == 0.0
+            await b.hears("removed")
+            controller.node_api.join(controller.node_api.invite()[0], "b")
+            again = Agent(controller, "b")
+            again.hello(num_gpus=3)
+            await again.hears("welcome")
+            node = {node["name"]: node for node in controller.record.nodes()}["b"]
+            assert (node["num_gpus"], node["closed"], node["alive"]) == (3, None, True)
+            request = parse_job({"run": "true", "resources": {"gpus": 3}}, workdir="/")
+            await controller.jobs.submit(request, user="me", key=None, body_hash="y")
+            await again.hears("launch")
+            for agent in (a, again):
+                await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_member_whose_agent_is_away_has_its_token_replaced_and_stays_as_it_is(tmp_path, time):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            own = controller.node_api.join(controller.node_api.invite()[0], "a")
+            agent = Agent(controller, "a")
+            agent.hello()
+            await agent.hears("welcome")
+            controller.node_api.cordon("a")
+            assert not controller.node_api.is_known("a", own)  # a copy of its folder may call
+            await agent.leave()
+            assert controller.node_api.is_known("a", own)
+            for name, token in (("b", own), ("a", None), ("a", 7), (None, None), ("a", "x")):
+                assert not controller.node_api.is_known(name, token)
+            token = controller.node_api.invite()[0]
+            other = controller.node_api.join(token, "a", is_known=True)
+            assert controller.members.node_of(own) is None
+            assert controller.members.node_of(other) == "a"
+            assert controller.state.closed
+
+    asyncio.run(scenario())
