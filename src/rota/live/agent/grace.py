@@ -6,6 +6,7 @@ An agent that stood still may have done so with its jobs: a container was paused
 from rota.model.presence import Presence
 
 LOOK_S = 1.0  # between looks at what is left, at most
+LEAST_S = 1e-6  # less may be nothing where it is added to a clock's time: a timer would not advance
 
 
 class Grace:
@@ -17,4 +18,5 @@ class Grace:
 
     def left_s(self, now_s: float) -> float:
         """The rest of it, to be asked for every LOOK_S or more often; 0 or less once it is over."""
-        return self._ends_s - self._presence.at(now_s)
+        left_s = self._ends_s - self._presence.at(now_s)
+        return left_s if left_s > LEAST_S else min(0.0, left_s)

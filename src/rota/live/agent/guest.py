@@ -313,13 +313,17 @@ class Guest:
 
     # -- the end -------------------------------------------------------------------------------
 
+    def kill(self) -> None:
+        """Kill all processes; none of them that is being started begins any more."""
+        for rank in self._ranks.values():
+            rank.signal(signal.SIGKILL)
+
     async def end(self) -> None:
         """Kill all processes; returns when none is left, with the record put away."""
         self.is_over = True
         self._close_meeting()
         while self._starts or self.is_alive or self._kill_remains():
-            for rank in self._ranks.values():
-                rank.signal(signal.SIGKILL)
+            self.kill()
             await asyncio.sleep(LOOK_AGAIN_S)
         self._task.cancel()
         with contextlib.suppress(OSError):
@@ -374,8 +378,10 @@ class Guests:
         return self._guests.get(key)
 
     def expect_no_more(self, key: Key) -> None:
-        """Have no more processes of an attempt than there are."""
+        """Have no more processes of an attempt, and kill those that there are."""
         self._told.pop(key, None)
+        if (guest := self._guests.get(key)) is not None:
+            guest.kill()  # now: the node's lease may be renewed next
 
     def adopt(self, record: Record, folder: Path) -> None:
         """Find a guest that an earlier agent has left."""

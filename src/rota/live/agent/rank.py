@@ -76,6 +76,7 @@ class Rank:
         self._waiting: frozenset[int] | None = None  # processes that waited as it was stopped
         self._waking: Waking | None = None  # while its processes go on, one after the other
         self._asking: Asking | None = None  # since it was asked to end
+        self._begins = False  # True while it is being started
 
     @property
     def alive(self) -> bool:
@@ -125,8 +126,12 @@ class Rank:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all its descendants.
 
-        They go on only during the lease: until it is renewed, SIGCONT is not sent.
+        They go on only during the lease: until it is renewed, SIGCONT is not sent. A rank that is
+        being started does not begin after SIGKILL.
         """
+        if number == signal.SIGKILL and self._begins:
+            with contextlib.suppress(OSError):  # a full disk: it is killed once it has begun
+                self._fence()
         if not self.alive:
             return
         self.unstopped = 0
@@ -251,6 +256,13 @@ class Rank:
 
     async def start(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
         """Have the rank forked; returns when its worker is known. Raises AgentError."""
+        self._begins = True
+        try:
+            await self._begin(fork, request)
+        finally:
+            self._begins = False
+
+    async def _begin(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
         self.shim = await fork(request)
         with contextlib.suppress(ProcessLookupError):  # a short job may be over by now
             self.pidfd = os.pidfd_open(self.shim)
@@ -261,6 +273,8 @@ class Rank:
                 raise AgentError(f"the folder of rank {self.index} went as it was started")
             await asyncio.sleep(0.001)
         self.worker = self._claimed()["worker"]
+        if not self.worker:
+            raise AgentError(f"rank {self.index} was told to end before it had begun")
 
     def _why(self) -> str:
         """The reason that its shim told for its own end, as the end of a sentence; else ""."""

@@ -21,3 +21,8 @@ def test_looks_that_come_more_often_than_they_must_count_as_well():
     grace = Grace(1.0, 0.0)
     looks = [grace.left_s(number / 10) for number in range(12)]
     assert looks[9] > 0 >= looks[10]
+
+
+def test_a_rest_that_no_timer_can_wait_for_is_none():
+    grace = Grace(1.0, 0.0)
+    assert grace.left_s(1.0 - 1e-9) == 0.0

@@ -354,3 +354,25 @@ def test_a_zygote_that_can_not_be_started_names_the_limit(tmp_path):
             await link.start()
 
     asyncio.run(main())
+
+
+def test_a_rank_that_is_killed_while_it_is_being_started_never_begins(tmp_path):
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            rank, may_fork = Rank(0, tmp_path), asyncio.Event()
+
+            async def fork(request):
+                await may_fork.wait()
+                return await link.fork(request)
+
+            request = rank_request(tmp_path, run="touch began")
+            start = asyncio.create_task(rank.start(fork, request))
+            await asyncio.sleep(0)
+            rank.signal(signal.SIGKILL)
+            may_fork.set()
+            with pytest.raises(AgentError, match="told to end before it had begun"):
+                await start
+            await until(lambda: not psutil.pid_exists(rank.shim))
+
+    asyncio.run(scenario())
+    assert not (tmp_path / "began").exists()
