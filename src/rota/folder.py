@@ -55,6 +55,7 @@ class Folder:
         )  # how the cluster's time goes on: rota.live.controller.clock
         self.snapshots = self.path / "snapshots"  # packed folders that jobs run in, by digest
         self.failed_decisions = self.path / "failed-decisions"  # at which a policy failed
+        self.machine_name = self.path / "machine-name"  # after which its nodes are called
         self.last_id = self.path / "last-id"  # the highest id that a job was given
         self.commands = self.path / "notify"  # programs that hooks may run, put there by hand
         self.lease = self.path / "lease.json"  # how long leases of machines that have joined last

@@ -24,7 +24,8 @@ from rota.cli.optiongroups import SectionedCommand, SectionOption
 from rota.cli.ui import require_toolkit
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
-from rota.report.text import printable
+from rota.model.naming import few
+from rota.report.text import natural, printable
 from rota.request.values import seconds_of
 
 if TYPE_CHECKING:
@@ -324,6 +325,8 @@ def up(
             _greet(folder, url, controller, provider, engine.engine if engine else "")
             if listen is not None:
                 click.echo(f"other machines join at https://{listen}: rota node invite", err=True)
+            elif engine is None and (joined := controller.members.names):
+                click.echo(f"warning: {without_listen(joined)}", err=True)
             if shows:
                 beside.enter_context(_dashboard(folder))
 
@@ -648,6 +651,15 @@ def _gpu_types(text: str) -> list[str]:
                 "and a comma between types"
             )
     return types
+
+
+def without_listen(joined: Set[str]) -> str:
+    """Warning about machines that have joined, and can't call this controller."""
+    return (
+        f"no other machine can call this controller, and {few(sorted(joined, key=natural))} joined "
+        "the cluster: start it with --listen HOST:PORT, or their jobs start anew once their leases "
+        "are over"
+    )
 
 
 def share_of_one(given: Mapping[str, Any], users: Set[str]) -> str:

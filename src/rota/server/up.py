@@ -18,7 +18,12 @@ from rota.live.controller.room import Room
 from rota.live.logline import TEXT
 from rota.live.provider.base import Provider
 from rota.live.provider.joined import JoinedProvider
-from rota.live.provider.local import LocalProvider, lay_out
+from rota.live.provider.local import (
+    LocalProvider,
+    keep_machine_name,
+    lay_out,
+    machine_name,
+)
 from rota.live.provider.together import Together
 from rota.report.eta import Past
 from rota.server.door import raise_open_files
@@ -95,9 +100,9 @@ def run_cluster(
             "use it in `rota sim`, and here for example tiresias or gandiva"
         )
     cores = len(os.sched_getaffinity(0))
-    layout = []
+    layout, host = [], machine_name(folder)
     if engine is None:
-        layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)
+        layout = lay_out(host, nodes, gpus, gpu_types, len(offered_ids()), cores)
     else:
         engine.check()
     if host_memory_bytes is None:  # the nodes share this machine's
@@ -137,6 +142,7 @@ def run_cluster(
             leases = Leases(_lasts_s(folder, lease_s, members))
             provider: Provider
             if engine is None or outer is None:
+                keep_machine_name(folder, host)
                 provider = LocalProvider(folder, layout, *limits, log_format, least=least_nodes)
                 joined = JoinedProvider(lambda: members.names)
             else:

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from rota.cli.up import share_of_one, up
+from rota.cli.up import share_of_one, up, without_listen
 from rota.errors import InputError
 
 SHARED = {"fair_share": "user"}
@@ -17,6 +17,11 @@ def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
     assert "before there are jobs of a second user; fair_share=vc" in share_of_one(SHARED, set())
     assert share_of_one(SHARED, {"ann", "bob"}) == ""
     assert share_of_one({"fair_share": "vc"}, {"ann"}) == ""
+
+
+def test_machines_that_cannot_call_are_named():
+    told = "and gpu2, gpu10 joined the cluster: start it with --listen HOST:PORT, or their jobs"
+    assert told in without_listen({"gpu10", "gpu2"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,14 @@ import pytest
 
 from rota.errors import InputError
 from rota.folder import Folder, hold_lock
-from rota.live.provider.local import LocalNode, LocalProvider, last_words, lay_out
+from rota.live.provider.local import (
+    LocalNode,
+    LocalProvider,
+    keep_machine_name,
+    last_words,
+    lay_out,
+    machine_name,
+)
 from support.shortage import no_descriptors
 
 
@@ -20,22 +27,22 @@ def host(monkeypatch):
 
 
 def test_one_node_is_this_machine_with_all_that_it_has():
-    assert lay_out(1, None, [], 4, 8) == [LocalNode("box")]
-    assert lay_out(1, 2, ["t4"], 0, 8) == [LocalNode("box", 2, 0, "t4")]
+    assert lay_out("box", 1, None, [], 4, 8) == [LocalNode("box")]
+    assert lay_out("box", 1, 2, ["t4"], 0, 8) == [LocalNode("box", 2, 0, "t4")]
 
 
 def test_several_nodes_have_gpus_of_their_own_and_a_type_each():
-    nodes = lay_out(3, 2, ["a100", "t4", "t4"], 6, 8)
+    nodes = lay_out("box", 3, 2, ["a100", "t4", "t4"], 6, 8)
     assert [node.name for node in nodes] == ["box-0", "box-1", "box-2"]
     assert [(node.first_gpu, node.gpus) for node in nodes] == [(0, 2), (2, 2), (4, 2)]
     assert [node.gpu_type for node in nodes] == ["a100", "t4", "t4"]
-    assert {node.gpu_type for node in lay_out(3, 1, ["v100"], 0, 1)} == {"v100"}
+    assert {node.gpu_type for node in lay_out("box", 3, 1, ["v100"], 0, 1)} == {"v100"}
 
 
 def test_what_is_there_is_shared_out_when_nobody_says_how_much():
-    assert [node.gpus for node in lay_out(2, None, [], 8, 4)] == [4, 4]
-    assert [node.gpus for node in lay_out(2, None, [], 0, 6)] == [3, 3]
-    assert [node.gpus for node in lay_out(3, None, [], 0, 2)] == [1, 1, 1]
+    assert [node.gpus for node in lay_out("box", 2, None, [], 8, 4)] == [4, 4]
+    assert [node.gpus for node in lay_out("box", 2, None, [], 0, 6)] == [3, 3]
+    assert [node.gpus for node in lay_out("box", 3, None, [], 0, 2)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_what_is_there_is_shared_out_when_nobody_says_how_much():
 )
 def test_what_can_not_be_laid_out_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        lay_out(*arguments)
+        lay_out("box", *arguments)
 
 
 def former(folder, *nodes):
@@ -62,6 +69,24 @@ def unfinished(folder, node):
     attempt = folder.attempt(node, "1", 1)
     attempt.mkdir(parents=True)
     (attempt / "attempt.json").touch()
+
+
+def test_a_machine_that_is_renamed_keeps_its_nodes_name_while_that_may_have_jobs(
+    tmp_path, monkeypatch
+):
+    folder = Folder(tmp_path)
+    assert machine_name(folder) == "box"
+    keep_machine_name(folder, "box")
+    former(folder, LocalNode("box"))
+    unfinished(folder, "box")
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu0 of lab")
+    assert machine_name(folder) == "box"
+    provider = LocalProvider(folder, lay_out(machine_name(folder), 1, None, [], 4, 8))
+    assert (provider.names, provider.differences()) == ({"box"}, [])
+    (folder.attempt("box", "1", 1) / "attempt.json").unlink()
+    assert machine_name(folder) == "gpu0-of-lab"
+    keep_machine_name(folder, "gpu0-of-lab")
+    assert (tmp_path / "machine-name").read_text() == "gpu0-of-lab"
 
 
 def test_former_nodes_without_jobs_are_forgotten(tmp_path):

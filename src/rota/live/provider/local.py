@@ -53,15 +53,46 @@ class LocalNode(NamedTuple):
         return count + (f" of type {self.gpu_type}" if self.gpu_type else "")
 
 
+def machine_name(folder: Folder) -> str:
+    """The name after which this machine's nodes are called: its own, or that of before.
+
+    A machine that was given another name keeps the one of before while nodes may have jobs: a node
+    of the new name would offer the same GPUs once more.
+    """
+    name, before = _as_name(socket.gethostname()), ""
+    with contextlib.suppress(OSError, ValueError):
+        before = _as_name(folder.machine_name.read_text())
+    if before in ("", name):
+        return name
+    is_in_use = any(_in_use(folder, node.name) for node in former_nodes(folder))
+    return before if is_in_use else name
+
+
+def _as_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in text)
+
+
+def keep_machine_name(folder: Folder, name: str) -> None:
+    """Write down the name after which nodes are called; a full disk is no error."""
+    with contextlib.suppress(OSError):
+        draft = folder.machine_name.with_name(f"{folder.machine_name.name}.new")
+        draft.write_text(name)
+        draft.replace(folder.machine_name)
+
+
 def lay_out(
-    count: int, gpus: int | None, gpu_types: Sequence[str], machine_gpus: int, cores: int
+    host: str,
+    count: int,
+    gpus: int | None,
+    gpu_types: Sequence[str],
+    machine_gpus: int,
+    cores: int,
 ) -> list[LocalNode]:
-    """``count`` nodes of ``gpus`` GPUs each, named after this machine.
+    """``count`` nodes of ``gpus`` GPUs each, named after the machine, which is called ``host``.
 
     ``machine_gpus`` are the GPUs that it has; if none, slots on its ``cores`` stand for them.
     ``gpu_types`` are none, one for all nodes, or one for each. Raises InputError.
     """
-    host = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
     if len(gpu_types) not in (0, 1, count):
         raise InputError(
             f"--gpu-types: {','.join(gpu_types)} names {len(gpu_types)} types for {count} "
