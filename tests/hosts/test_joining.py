@@ -171,6 +171,7 @@ def test_a_node_that_is_removed_ends_and_has_to_join_again(lab):
     assert "rota node drain gone" in text
     lab.client.cancel(job.id)
     job.until("CANCELLED")
+    lab.client.drain("gone")
     assert lab.head.rota("node", "remove", "gone") == (
         0, "node gone: removed; its token is revoked\n"
     )  # fmt: skip
@@ -178,6 +179,7 @@ def test_a_node_that_is_removed_ends_and_has_to_join_again(lab):
     assert gone.rota("agent", "--node", "gone")[0] == 5
     gone.run(*lab.line(), "--gpus", "4")
     lab.until_connected("gone", gone)
+    assert lab.node("gone")["closed"] is None
 
 
 def test_a_machine_that_is_heard_ends_its_jobs_before_it_is_removed_by_force(lab):
