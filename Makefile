@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-seeds test-flow test-plans test-chaos test-browser test-kubelet lint types docs-check bench clean
+.PHONY: help setup demo demo-full test test-cluster test-stress test-seeds test-flow test-plans test-chaos test-browser test-kubelet lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -63,8 +63,11 @@ PYTEST := $(BIN)/python -m pytest --dist worksteal --durations=25
 FEW_AT_ONCE := -n $(shell echo $$(($(CORES) + 1)))
 MANY_AT_ONCE := -n $(shell echo $$((2 * $(CORES))))
 
-demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
+demo: $(STAMP) ## run the demo, a minute: a small cluster here, and other policies foretold
 	@$(BIN)/python -m rota.demo
+
+demo-full: $(STAMP) ## run a longer demo, four minutes: three policies, and what was foretold
+	@$(BIN)/python -m rota.demo --full
 
 test: $(STAMP) ## run the tests, of real clusters one for each live path
 	@$(PYTEST) $(FEW_AT_ONCE) -m "not cluster and not browser"

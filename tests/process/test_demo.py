@@ -1,6 +1,7 @@
 """The demo as a user sees it, cut short; and that it leaves nothing behind, however it ends."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -14,17 +15,30 @@ from .conftest import until
 ROOT = Path(__file__).parents[2]
 
 
-def start(tmp_path):
-    command = [sys.executable, "-m", "rota.demo", "--steps", "5", "--report"]
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+def start(tmp_path, *options, output=subprocess.PIPE, steps=5):
+    command = [sys.executable, "-m", "rota.demo", "--steps", str(steps), "--report"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "TERM": "xterm"}
     return subprocess.Popen(
-        [*command, str(tmp_path / "demo.html")],
+        [*command, str(tmp_path / "demo.html"), *options],
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def written_to(terminal):
+    """All that is written to a terminal until nobody has it any more."""
+    parts = []
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the last one has closed it
+            part = b""
+        if not part:
+            return b"".join(parts).decode()
+        parts.append(part)
 
 
 def processes_of(tmp_path):
@@ -41,16 +55,38 @@ def processes_of(tmp_path):
     return found
 
 
-def test_it_runs_all_policies_and_leaves_a_report_and_no_process(tmp_path):
-    demo = start(tmp_path)
-    output, _ = demo.communicate()
-    assert demo.returncode == 0, output
-    assert "Averages over the jobs" in output
-    for policy in ("gandiva", "tiresias", "fifo"):
-        assert f"{policy}: all done" in output
+def assert_nothing_is_left(tmp_path):
     assert "Plotly.newPlot(" in (tmp_path / "demo.html").read_text()
     assert processes_of(tmp_path) == []
     assert list(tmp_path.glob("rota-demo-*")) == []
+
+
+def test_the_default_policy_runs_behind_one_line_and_the_result_comes_before_the_table(tmp_path):
+    terminal, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as output:
+        demo = start(tmp_path, output=output)
+    told = written_to(terminal)
+    os.close(terminal)
+    assert demo.wait() == 0, told
+    before, result = told.rsplit("\x1b[2K", 1)  # the line is gone when the result comes
+    assert "\rgandiva [" in before.replace("\x1b[2K", "")
+    order = ["gandiva, the default, ran:", "fifo, foretold:", "The simulator foretold", "Averages"]
+    places = [result.index(words) for words in order]
+    assert places == sorted(places)
+    for row in ("gandiva, as it ran", "tiresias, foretold", "fifo-backfill, foretold"):
+        assert result.count(row) == 1
+    assert_nothing_is_left(tmp_path)
+
+
+def test_the_full_demo_runs_three_policies(tmp_path):
+    demo = start(tmp_path, "--full", steps=1)
+    output, _ = demo.communicate()
+    assert demo.returncode == 0, output
+    for policy in ("gandiva", "tiresias", "fifo"):
+        assert f"{policy} [" in output  # a plain line: this is no terminal
+        assert f"{policy}, as it ran" in output
+    assert "Turns (gandiva)" in output
+    assert_nothing_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

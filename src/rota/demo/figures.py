@@ -1,6 +1,6 @@
-"""The figures of the demo: measurements under each policy, and predictions."""
+"""The figures of the demo: measurements under some policies, and predictions for all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
 
 FIRST = 100  # mini-batches
-BASELINE = "fifo-backfill"  # predicted only, so that the demo takes no longer
+BASELINE = "fifo"  # what others are held against
 
 
 class JobFigures(NamedTuple):
@@ -45,28 +45,43 @@ class JobFigures(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """All jobs, and the averages of each column: measured and predicted, by policy.
+    """All jobs, and the averages of each column: measured under some policies, predicted for all.
 
-    ``baseline_s`` is the average completion that is predicted under :data:`BASELINE`.
+    ``foretold`` has the predicted run under each policy.
     """
 
     runs: dict[str, Run]
-    settings: dict[str, dict[str, str]]
+    foretold: dict[str, Timeline]
     jobs: list[JobFigures]
     first_100_s: dict[str, float | None]  # None if a job never did 100
     completion_s: dict[str, float]
     all_done_s: dict[str, float]  # from the first submission to the last end
-    baseline_s: float
 
     @property
     def policies(self) -> list[str]:
-        """The measured policies, in order."""
-        return list(self.runs)
+        """The policies, in order."""
+        return list(self.foretold)
 
     @property
     def columns(self) -> list[str]:
         """The columns: one for each measured policy, then one for each prediction."""
         return list(self.completion_s)
+
+    def column(self, policy: str) -> str:
+        """The column of a policy: that of its measured run, if there is one."""
+        return f"{policy} measured" if policy in self.runs else f"{policy} predicted"
+
+    def errors(self, policy: str) -> tuple[float, float | None]:
+        """How far predictions for a measured policy are off, as parts of what was measured.
+
+        Of the average completion, and of the first mini-batches, None if a job never did so many.
+        """
+        ran, foretold = f"{policy} measured", f"{policy} predicted"
+        early_s, early_foretold_s = self.first_100_s[ran], self.first_100_s[foretold]
+        early = None
+        if early_s is not None and early_foretold_s is not None:
+            early = abs(early_foretold_s / early_s - 1)
+        return abs(self.completion_s[foretold] / self.completion_s[ran] - 1), early
 
 
 class Lengths(NamedTuple):
@@ -87,30 +102,33 @@ def compare(
 ) -> Comparison:
     """Compare runs of the same trainings with each other, and with the simulator's predictions.
 
-    The predictions use the step times and start-up times measured under the first policy and the
-    switch costs measured there, and nothing of the other runs.
+    There is a prediction for each policy of ``settings``. All use the step times, the start-up
+    times and the costs of launches and switches measured in the first run, and nothing of others.
     """
     first = next(iter(runs.values()))
     lengths = [needs(first.timeline, row, job) for row, job in enumerate(first.jobs)]
     costs = measured_costs(first.timeline)
     slots = first.timeline.num_gpus
+    foretold = {
+        policy: predict(trainings, lengths, slots, policy, given, costs)
+        for policy, given in settings.items()
+    }
     timelines = {f"{policy} measured": run.timeline for policy, run in runs.items()}
+    timelines |= {f"{policy} predicted": timeline for policy, timeline in foretold.items()}
     first_100 = {
         f"{policy} measured": [reported_first_100_s(run, row) for row in range(len(trainings))]
         for policy, run in runs.items()
     }
-    for policy in runs:
-        column = f"{policy} predicted"
-        known = predict(trainings, lengths, slots, policy, settings[policy], costs)
-        timelines[column] = known
-        first_100[column] = [
-            _since(known, row, length.first_100_s) for row, length in enumerate(lengths)
+    first_100 |= {
+        f"{policy} predicted": [
+            _since(timeline, row, length.first_100_s) for row, length in enumerate(lengths)
         ]
+        for policy, timeline in foretold.items()
+    }
     completion = {column: completions_s(timeline) for column, timeline in timelines.items()}
-    baseline = predict(trainings, lengths, slots, BASELINE, {}, costs)
     return Comparison(
         runs,
-        settings,
+        foretold,
         [
             _figures(
                 training,
@@ -127,7 +145,6 @@ def compare(
             column: max(timeline.finish_s.values()) - min(timeline.submit_s)
             for column, timeline in timelines.items()
         },
-        fmean(completions_s(baseline)),
     )
 
 
@@ -158,15 +175,25 @@ def step_time_s(job: JobRecord) -> float:
     return busy_s / steps if steps else 0.0
 
 
-def measured_costs(timeline: Timeline) -> Costs:
-    """The median costs of this run's switches, for the simulator."""
-    suspensions = [s for switches in timeline.switches.values() for s in switches.suspend_s]
-    resumptions = [s for switches in timeline.switches.values() for s in switches.resume_s]
-    return Costs(
+def measured_costs(timeline: Timeline) -> Callable[[JobSpec], Costs]:
+    """The costs of this run's commands, for the simulator: of each job its own launch.
+
+    Suspensions and resumptions have the median of all. What a program does before its first step is
+    in its own device time. A job's launch counts although it is short: policies that spare young
+    jobs do so for ten times its length.
+    """
+    switches = timeline.switches
+    suspensions = [seconds for each in switches.values() for seconds in each.suspend_s]
+    resumptions = [seconds for each in switches.values() for seconds in each.resume_s]
+    usual = Costs(
         suspend_s=median(suspensions) if suspensions else 0.0,
         resume_s=median(resumptions) if resumptions else 0.0,
-        cold_start_s=0.0,  # start-up is in the jobs' own device time
     )
+
+    def of(job: JobSpec) -> Costs:
+        return usual._replace(cold_start_s=fmean(switches[int(job.job_id)].launch_s or [0.0]))
+
+    return of
 
 
 def settings_of(policy: str, quantum_s: float) -> dict[str, str]:
@@ -188,9 +215,9 @@ def predict(
     slots: int,
     policy: str,
     settings: dict[str, str],
-    costs: Costs,
+    costs: Costs | Callable[[JobSpec], Costs],
 ) -> Timeline:
-    """Simulate these trainings under a policy."""
+    """Simulate these trainings under a policy; the id of each job is its row."""
     jobs = [
         JobSpec(str(row), training.gpus, training.at_s, length.total_s)
         for row, (training, length) in enumerate(zip(trainings, lengths, strict=True))

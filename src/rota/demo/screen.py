@@ -1,31 +1,40 @@
-"""The terminal's view of a run in progress."""
+"""One line of progress while trainings run."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from rota.demo.workload import MIX
+from rota.demo.workload import Training
+from rota.model.job import JobState
 
-STATE_STYLES = {"RUNNING": "bold green", "SUSPENDED": "yellow", "SUCCEEDED": "blue"}
-PLAIN_EVERY = 20  # without a terminal, one line per so many looks
+BAR = 14  # characters
+PLAIN_EVERY_S = 10.0  # without a terminal
+LEAST_PART = 0.1  # done, for a guess at how long the rest takes
 
 
-class Screen:
-    """A live table of jobs and slots; plain lines where the output is not a terminal."""
+class ProgressLine:
+    """A line that is drawn again and again; on what is no terminal a plain line now and then."""
 
-    def __init__(self, console: Console, policy: str, slots: int) -> None:
-        self._console = console
-        self._policy = policy
-        self._slots = slots
-        self._looks = 0
+    def __init__(
+        self,
+        console: Console,
+        policy: str,
+        trainings: Sequence[Training],
+        clock: Callable[[], float],
+    ) -> None:
+        self._console, self._policy, self._clock = console, policy, clock
+        self._trainings = trainings
+        self._began_s = clock()
+        self._next_s = 0.0
         self._live = Live(console=console, transient=True, auto_refresh=False)
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> "ProgressLine":
         if self._console.is_terminal:
             self._live.start()
+            self._draw(f"{self._policy}: a cluster starts")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -33,45 +42,42 @@ class Screen:
             self._live.stop()
 
     def show(self, jobs: list[dict[str, Any]]) -> None:
-        """Draw the jobs' present state."""
+        """Draw how far the jobs are."""
+        passed_s = self._clock() - self._began_s
         if self._console.is_terminal:
-            self._live.update(self._table(jobs), refresh=True)
-        elif self._looks % PLAIN_EVERY == 0:
-            self._console.print(
-                f"{self._policy}: "
-                + ", ".join(f"{job['name']} {_step(job)} {job['state'].lower()}" for job in jobs)
-            )
-        self._looks += 1
+            self._draw(self.text(jobs))
+        elif passed_s >= self._next_s:
+            self._next_s = passed_s + PLAIN_EVERY_S
+            self._console.print(self.text(jobs), soft_wrap=True, markup=False, highlight=False)
 
-    def _table(self, jobs: list[dict[str, Any]]) -> Group:
-        table = Table(box=None, padding=(0, 1), header_style="dim")
-        for column in ("JOB", "STATE", "SLOT", "STEP", "LOSS", "METRIC", "TARGET"):
-            table.add_column(column, justify="left" if column in ("JOB", "STATE") else "right")
-        table.add_column("DEVICE TIME", no_wrap=True)
-        most_s = max((job["run_s"] for job in jobs), default=0.0) or 1.0
-        targets = {training.name: training for training in MIX}
-        for job in jobs:
-            progress, training = job["progress"], targets[job["name"]]
-            metric = progress.get("metrics", {}).get(training.metric)
-            slots = ",".join(str(gpu) for node in job["gpus"] for gpu in node["gpus"])
-            table.add_row(
-                job["name"],
-                Text(job["state"].lower(), STATE_STYLES.get(job["state"], "")),
-                slots or "-",
-                str(progress.get("step", "-")),
-                _number(progress.get("loss")),
-                _number(metric),
-                f"{'≥' if training.higher_is_better else '≤'} {training.target:g}",
-                Text(f"{job['run_s']:5.1f} s ")
-                + Text("█" * round(9 * job["run_s"] / most_s), "cyan"),
-            )
-        title = Text(f"{self._policy}: {len(jobs)} jobs on {self._slots} slots", "bold")
-        return Group(title, table)
+    def text(self, jobs: list[dict[str, Any]]) -> str:
+        """The line: how much is done, for how long it has run, and who runs."""
+        passed_s, part = self._clock() - self._began_s, self._part(jobs)
+        filled = round(BAR * part)
+        states = {job["name"]: JobState[job["state"]] for job in jobs}
+        runs = [name for name, state in states.items() if state == JobState.RUNNING]
+        ended = sum(state.is_final for state in states.values())
+        left = f", {passed_s / part - passed_s:.0f} s left" if LEAST_PART <= part < 1 else ""
+        return (
+            f"{self._policy} [{'#' * filled}{'.' * (BAR - filled)}] {part:4.0%}  {passed_s:.0f} s"
+            f"{left}  {ended}/{len(self._trainings)} done  {', '.join(runs)}"
+        ).rstrip()
 
+    def _part(self, jobs: list[dict[str, Any]]) -> float:
+        """The part of all device time that is behind the jobs, by their steps."""
+        known = {job["name"]: job for job in jobs}
+        done_s = total_s = 0.0
+        for training in self._trainings:
+            needs_s = training.gpus * training.seconds
+            total_s += needs_s
+            if (job := known.get(training.name)) is None:
+                continue
+            if JobState[job["state"]].is_final:
+                done_s += needs_s
+            else:
+                done_s += needs_s * min(1.0, job["progress"].get("step", 0) / training.steps)
+        return done_s / total_s
 
-def _step(job: dict[str, Any]) -> str:
-    return f"step {job['progress'].get('step', 0)}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    def _draw(self, line: str) -> None:
+        text = Text(line, no_wrap=True, overflow="crop")
+        self._live.update(text, refresh=True)

@@ -1,4 +1,4 @@
-"""The demo's result, as tables in the terminal and as a page."""
+"""The demo's result, as lines and tables in the terminal and as a page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,16 +12,58 @@ from rota.demo.figures import BASELINE, Comparison
 from rota.report.charts import bars_chart, curves_chart, slots_chart
 from rota.report.page import Section, Table, write_page
 
+GOOD = 0.1  # error of a prediction, as a part, up to which the others are worth believing
 
-def print_story(console: Console, compared: Comparison) -> None:
-    """Print the tables, and a sentence about each."""
-    _print(console, "Trainings", training_table(compared))
-    _print(console, "Turns (gandiva)", turn_table(compared))
-    _print(console, "Seconds from submission to the end", completion_table(compared))
-    _print(console, "Averages over the jobs, in seconds", average_table(compared))
+
+def print_story(console: Console, compared: Comparison, complaint: str | None) -> None:
+    """Print the result in three lines, then the tables, and a sentence about each.
+
+    A ``complaint`` about the machine comes first. Where one policy ran, one table says it all.
+    """
     console.print()
-    for sentence in sentences(compared):
-        console.print(f"- {sentence}")
+    if complaint:
+        console.print(complaint, style="yellow", soft_wrap=True, highlight=False)
+    for line in verdict(compared):
+        console.print(line, style="bold", soft_wrap=True, highlight=False)
+    if len(compared.runs) > 1:
+        _print(console, "Trainings", training_table(compared))
+        _print(console, f"Turns ({compared.policies[0]})", turn_table(compared))
+        _print(console, "Seconds from submission to the end", completion_table(compared))
+    _print(console, "Averages over the jobs, in seconds", average_table(compared))
+    if len(compared.runs) > 1:
+        console.print()
+        for sentence in sentences(compared):
+            console.print(f"- {sentence}", soft_wrap=True)
+
+
+def verdict(compared: Comparison) -> list[str]:
+    """Three lines: what ran, what the baseline would do, and how true predictions are."""
+    policy, base = compared.policies[0], compared.column(BASELINE)
+    ran = compared.column(policy)
+    mean_s, base_s = compared.completion_s[ran], compared.completion_s[base]
+    first = compared.jobs[0]
+    ends_s, otherwise_s = first.completion_s[ran], first.completion_s[base]
+    pays = f" {first.training.name} pays: {ends_s:.0f} s, not {otherwise_s:.0f} s."
+    error, early = compared.errors(policy)
+    words = f"{error:.0%} off" + ("" if early is None else f", the first 100 steps {early:.0%}")
+    worth = "" if max(error, early or 0.0) <= GOOD else ": take what it foretells as rough"
+    return [
+        f"{policy}, the default, ran: the average job was done after {mean_s:.1f} s.",
+        f"{BASELINE}, {_how(compared, BASELINE)}: {base_s:.1f} s, {_ratio(base_s, mean_s)}."
+        + (pays if ends_s > otherwise_s else ""),
+        f"The simulator foretold {compared.completion_s[f'{policy} predicted']:.1f} s for "
+        f"{policy}, {words}{worth}.",
+    ]
+
+
+def _how(compared: Comparison, policy: str) -> str:
+    return "as it ran" if policy in compared.runs else "foretold"
+
+
+def _ratio(other_s: float, mine_s: float) -> str:
+    if 0.98 < other_s / mine_s < 1.02:
+        return "as long"
+    return f"{other_s / mine_s:.2f} times as long"
 
 
 def training_table(compared: Comparison) -> Table:
@@ -61,51 +103,62 @@ def turn_table(compared: Comparison) -> Table:
 
 def completion_table(compared: Comparison) -> Table:
     """Table: completion time of each job since its submission, under each policy."""
+    header = [f"{policy}, {_how(compared, policy)}" for policy in compared.policies]
     rows = [
-        (job.training.name, *(f"{job.completion_s[_measured(p)]:.1f}" for p in compared.policies))
+        (
+            job.training.name,
+            *(f"{job.completion_s[compared.column(p)]:.1f}" for p in compared.policies),
+        )
         for job in compared.jobs
     ]
-    return Table(("job", *compared.policies), rows)
+    return Table(("job", *header), rows)
 
 
 def average_table(compared: Comparison) -> Table:
-    """The averages, measured and predicted, under each policy."""
-    figures: list[tuple[str, Mapping[str, float | None]]] = [
-        ("first 100 mini-batches", compared.first_100_s),
-        ("completion", compared.completion_s),
-        ("all are done", compared.all_done_s),
-    ]
-    rows = [
-        (name, *(_seconds(values[column]) for column in compared.columns))
-        for name, values in figures
-    ]
-    short = [c.replace(" measured", "").replace("predicted", "sim") for c in compared.columns]
-    return Table(("time to", *short), rows)
+    """The averages, measured and predicted, under each policy, and the end of the first job."""
+    first = compared.jobs[0]
+    rows = []
+    for policy in compared.policies:
+        for kind, how in (("measured", "as it ran"), ("predicted", "foretold")):
+            if (column := f"{policy} {kind}") in compared.columns:
+                figures = [
+                    compared.first_100_s[column],
+                    compared.completion_s[column],
+                    first.completion_s[column],
+                    compared.all_done_s[column],
+                ]
+                rows.append((f"{policy}, {how}", *map(_seconds, figures)))
+    name = first.training.name
+    return Table(("policy", "first 100 steps", "job done", f"{name} done", "all done"), rows)
 
 
 def sentences(compared: Comparison) -> list[str]:
-    """Sentences that compare the policies with the last one."""
-    *others, last = compared.policies
+    """Sentences that compare the policies with the baseline."""
     figures: list[tuple[str, Mapping[str, float | None]]] = [
         ("first 100 mini-batches", compared.first_100_s),
         ("completion", compared.completion_s),
         ("all done", compared.all_done_s),
     ]
     told = []
-    for policy in others:
+    for policy in compared.policies:
+        if policy == BASELINE:
+            continue
+        both_ran = {policy, BASELINE} <= compared.runs.keys()
+        kind = "measured" if both_ran else "predicted"
         changes = [
-            f"{name} {_times(values[_measured(last)], values[_measured(policy)])}"
+            f"{name} {_times(values[f'{BASELINE} {kind}'], values[f'{policy} {kind}'])}"
             for name, values in figures
         ]
-        told.append(f"{policy} against {last}: {', '.join(changes)}.")
-    baseline = _times(compared.completion_s[f"{last} predicted"], compared.baseline_s)
+        where = "" if both_ran else ", both in the simulator"
+        told.append(f"{policy} against {BASELINE}{where}: {', '.join(changes)}.")
     first = compared.jobs[0]
-    ends = ", ".join(f"{first.completion_s[_measured(p)]:.0f} s ({p})" for p in compared.policies)
+    ends = ", ".join(
+        f"{first.completion_s[compared.column(p)]:.0f} s ({p})" for p in compared.policies
+    )
     return [
         *told,
         f"Who pays: {first.training.name}, which came first, takes {ends}.",
-        f"{BASELINE} against {last}, both in the simulator: completion {baseline}.",
-        "sim: the simulator's prediction, from the step times and switch costs measured under "
+        "Foretold: by the simulator, from the step times, launches and switch costs measured under "
         f"{compared.policies[0]}.",
     ]
 
@@ -119,11 +172,7 @@ def _times(slow_s: float | None, fast_s: float | None) -> str:
     return f"{max(slow_s / fast_s, fast_s / slow_s):.2f} times {'as soon' if sooner else 'as late'}"
 
 
-def _measured(policy: str) -> str:
-    return f"{policy} measured"
-
-
-def write_report(path: Path, compared: Comparison) -> None:
+def write_report(path: Path, compared: Comparison, complaint: str | None) -> None:
     """The page: tables, who held which slot, and how training went."""
     names = [job.training.name for job in compared.jobs]
     first_100 = {
@@ -134,23 +183,31 @@ def write_report(path: Path, compared: Comparison) -> None:
         column: [job.completion_s[column] for job in compared.jobs] for column in compared.columns
     }
     first = compared.policies[0]
+    timelines = {
+        compared.column(policy): (
+            compared.runs[policy].timeline if policy in compared.runs else timeline
+        )
+        for policy, timeline in compared.foretold.items()
+    }
+    opening = [complaint] if complaint else []
+    result = " ".join([*opening, *verdict(compared), *sentences(compared)])
     sections = [
-        Section("Averages", " ".join(sentences(compared)), average_table(compared)),
+        Section("Averages", result, average_table(compared)),
         Section("Completion", "Seconds from submission to the end.", completion_table(compared)),
         Section("", "", bars_chart(completion, names, "by job", "seconds since submission")),
         *(
             Section(
-                "Who held which slot" if policy == first else "",
-                "Drag to zoom." if policy == first else "",
-                slots_chart(run.timeline, names, run.zero_s, _measured(policy)),
+                "" if index else "Who held which slot",
+                "" if index else "Drag to zoom.",
+                slots_chart(timeline, names, min(timeline.submit_s), column),
             )
-            for policy, run in compared.runs.items()
+            for index, (column, timeline) in enumerate(timelines.items())
         ),
         *(
             Section(
                 "How far each job had come" if policy == first else "",
                 "Progress towards all the steps that it needed." if policy == first else "",
-                curves_chart(_progress(run, names), _measured(policy), "part of its steps"),
+                curves_chart(_progress(run, names), f"{policy} measured", "part of its steps"),
             )
             for policy, run in compared.runs.items()
         ),

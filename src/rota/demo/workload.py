@@ -8,7 +8,11 @@ from rota.model.job import WARM
 
 
 class Training(NamedTuple):
-    """One job and its target; ``at_s`` is the time of its submission, from the beginning on."""
+    """One job and its target; ``at_s`` is the time of its submission, from the beginning on.
+
+    Progress is shown by ``steps``, about how many it takes to the target, and ``seconds``, about
+    how long these take on quiet cores.
+    """
 
     name: str
     script: str
@@ -18,19 +22,52 @@ class Training(NamedTuple):
     options: str = ""
     gpus: int = 1
     at_s: float = 0.0
+    steps: int = 1
+    seconds: float = 1.0
 
 
-# What the demo shows: a long training is ahead of short ones, and a small one comes late.
+# A long training is ahead of short ones, and a small one comes late.
 MIX = (
     Training(
-        "long-mlp", "rota_gang.py", "val_acc", 0.971, True, "--batch-size 1024 --steps 4000", 2
+        *("long-mlp", "rota_gang.py", "val_acc", 0.962, True, "--batch-size 2048", 2),
+        steps=250,
+        seconds=21.0,
     ),
-    Training("digits-cnn", "rota_digits_cnn.py", "val_acc", 0.93, True, at_s=1.0),
     Training(
-        "digits-vit", "rota_digits_vit.py", "val_acc", 0.88, True, "--batch-size 32", at_s=1.5
+        *("digits-cnn", "rota_digits_cnn.py", "val_acc", 0.78, True),
+        at_s=1.0,
+        steps=200,
+        seconds=4.5,
     ),
-    Training("char-lstm", "rota_char_lstm.py", "val_loss", 2.0, False, at_s=2.0),
-    Training("late-mlp", "rota_digits_mlp.py", "val_acc", 0.88, True, at_s=12.0),
+    Training(
+        *("digits-vit", "rota_digits_vit.py", "val_acc", 0.53, True, "--batch-size 32"),
+        at_s=1.5,
+        steps=300,
+        seconds=5.5,
+    ),
+    Training(
+        *("char-lstm", "rota_char_lstm.py", "val_loss", 2.33, False),
+        at_s=2.0,
+        steps=300,
+        seconds=5.5,
+    ),
+    Training(
+        *("late-mlp", "rota_digits_mlp.py", "val_acc", 0.74, True),
+        at_s=8.0,
+        steps=225,
+        seconds=2.5,
+    ),
+)
+
+# The same, and longer: about a minute under each policy.
+LONG_MIX = (
+    MIX[0]._replace(
+        target=0.971, options="--batch-size 1024 --steps 4000", steps=1075, seconds=43.0
+    ),
+    MIX[1]._replace(target=0.93, steps=600, seconds=9.0),
+    MIX[2]._replace(target=0.88, steps=850, seconds=11.0),
+    MIX[3]._replace(target=2.0, steps=800, seconds=13.0),
+    MIX[4]._replace(target=0.88, at_s=12.0, steps=750, seconds=5.0),
 )
 
 # Six of about the same length, which take turns in benchmarks.

@@ -20,14 +20,15 @@ class Segment(NamedTuple):
 
 
 class Switches(NamedTuple):
-    """Seconds that suspensions and resumptions took, one entry each.
+    """Seconds that suspensions, resumptions and launches took, one entry each.
 
     ``suspend_s`` counts from the step boundary (the running step's rest is not in it) until the
-    GPUs were confirmed free; ``resume_s`` from the command until the job ran.
+    GPUs were confirmed free; ``resume_s`` and ``launch_s`` from the command until the job ran.
     """
 
     suspend_s: list[float]
     resume_s: list[float]
+    launch_s: list[float]
 
 
 class Timeline:
@@ -60,7 +61,7 @@ class Timeline:
             self._close(row, e.at_s)
 
     def _job_submitted(self, e: events.JobSubmitted) -> None:
-        self.switches[len(self.submit_s)] = Switches([], [])
+        self.switches[len(self.submit_s)] = Switches([], [], [])
         self.submit_s.append(e.spec.submit_s)
 
     def _command_sent(self, e: events.CommandSent) -> None:
@@ -71,6 +72,7 @@ class Timeline:
 
     def _job_launched(self, e: events.JobLaunched) -> None:
         self._since[e.row] = e.at_s
+        self.switches[e.row].launch_s.append(e.at_s - self._sent_s[e.row])
 
     def _job_suspended(self, e: events.JobSuspended) -> None:
         self._close(e.row, e.stopped_s)
