@@ -677,17 +677,11 @@ def _greet(
     folder: Folder, url: str, controller: Controller, provider: Provider, engine: str
 ) -> None:
     from rota.live.provider.local import LocalProvider
-    from rota.model.setting import setting_text
 
     given = controller.policy_settings
     local = provider if isinstance(provider, LocalProvider) else None
-    settings = " ".join(f"{key}={setting_text(value)}" for key, value in given.items())
-    lines = [
-        f"rota is up at {url}",
-        f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),
-        f"nodes:  {_own_nodes(local) if local else _asked_nodes(provider, engine)}",
-        f"state:  {folder.path} (the token is in {folder.token})",
-    ]
+    nodes = _own_nodes(local) if local else _asked_nodes(provider, engine)
+    lines = greeting(folder, url, controller.policy_name, given, nodes)
     living = controller.record.living()
     if local and local.taken_over and living:
         names = ", ".join(node.name for node in local.taken_over)
@@ -698,10 +692,30 @@ def _greet(
         lines.append(f"warning: {warning}")
     for difference in local.differences() if local else ():
         lines.append(f"{difference}, because jobs may be there; `rota down` frees it")
-    lines.append(
-        "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller."
-    )
     click.echo("\n".join(lines), err=True)
+
+
+def greeting(
+    folder: Folder, url: str, policy_name: str, given: Mapping[str, Any], nodes: str
+) -> list[str]:
+    """The six lines that greet whoever has started a cluster; only chosen settings are named."""
+    from rota.model.setting import setting_text
+    from rota.policy.registry import settings
+
+    known = settings(policy_name)
+    chosen = [
+        f"{key}={setting_text(value)}"
+        for key, value in given.items()
+        if key not in known or value != known[key].default
+    ]
+    return [
+        f"rota is up at {url}",
+        f"policy: {policy_name}, {' '.join(chosen) or 'with its defaults'}",
+        f"nodes:  {nodes}",
+        f"state:  {folder.path} (the token is in its file {folder.token.name})",
+        "In another terminal: rota run -- python train.py; then rota ps, rota why, rota ui",
+        "Ctrl-C here stops the controller, and jobs go on; rota down ends all",
+    ]
 
 
 def _own_nodes(provider: LocalProvider) -> str:
@@ -709,7 +723,19 @@ def _own_nodes(provider: LocalProvider) -> str:
         node for name, node in provider.layout.items() if name in provider.names
     ]
     more = f", and up to {provider.bounds[1]} in all" if provider.bounds else ""
-    return ", ".join(f"{node.name} ({node.offers})" for node in nodes) + more
+    return ", ".join(f"{node.name} ({_offer(node)})" for node in nodes) + more
+
+
+def _offer(node: LocalNode) -> str:
+    """What a node offers; of one with all that the machine has, how much that is."""
+    if node.gpus is not None:
+        return node.offers
+    from rota.live.agent.devices import offered_ids
+
+    if gpus := len(offered_ids()):
+        return node._replace(gpus=gpus).offers
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} slot{'s'[: cores != 1]}, one for each CPU core"
 
 
 def _asked_nodes(provider: Provider, engine: str) -> str:

@@ -3,11 +3,30 @@
 import pytest
 import yaml
 
-from rota.cli.up import share_of_one, up, without_listen
+from rota.cli.up import greeting, share_of_one, up, without_listen
 from rota.errors import InputError
+from rota.folder import Folder
+from rota.policy.registry import create
 
 SHARED = {"fair_share": "user"}
 ON_KUBERNETES = ("--on", "kubernetes", "--image", "registry.lab/rota:1")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, "policy: gandiva, with its defaults"),
+        ({"quantum_s": "30"}, "policy: gandiva, quantum_s=30"),
+    ],
+    ids=["defaults", "a setting"],
+)
+def test_a_cluster_greets_in_six_lines_of_one_row_each(tmp_path, chosen, said):
+    settings = create("gandiva", chosen).settings
+    folder = Folder(tmp_path)
+    lines = greeting(folder, "http://127.0.0.1:41489", "gandiva", settings, "lab (2 GPUs)")
+    assert len(lines) == 6
+    assert lines[:3] == ["rota is up at http://127.0.0.1:41489", said, "nodes:  lab (2 GPUs)"]
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 84
 
 
 def test_shares_between_users_are_told_to_be_of_no_effect_while_there_is_one():
