@@ -73,6 +73,7 @@ class Gang:
         self._meeting = LOOPBACK  # the address at which they meet
         self._senders: set[int] = set()  # members-to-be that have the state
         self._formed: set[int] = set()
+        self._stateless: set[int] = set()  # newcomers that wait for others, without the state
         self._broken: dict[int, int] = {}  # members that reported it, with its generation
         self._trains_in: dict[int, int] = {}  # the generation that each member is known to be in
         self._parted: list[int] = []  # members of before that are to go, and still have the state
@@ -239,6 +240,9 @@ class Gang:
             self._check_broken()
             return
         if slot not in self.members and slot not in self._formed:
+            if generation < self.generation:
+                self._stateless.add(slot)
+                self._check_broken()
             return  # a newcomer without the state: it waits, and is dismissed when all is settled
         if self.phase in (HOLDING, VOTING, WARMING):
             self.call_off(error)
@@ -261,7 +265,13 @@ class Gang:
         for group in (self.members, self._places, self._parted, self._before):
             if slot in group:
                 group.remove(slot)
-        for known in (self._ready, self._formed, self._senders, self._standing_by):
+        for known in (
+            self._ready,
+            self._formed,
+            self._stateless,
+            self._senders,
+            self._standing_by,
+        ):
             known.discard(slot)
         for said in (self.steps, self._broken, self._trains_in):
             said.pop(slot, None)
@@ -304,6 +314,8 @@ class Gang:
             have_state, self._parted = self._parted, []
             self._standing_by.clear()
         if not have_state:
+            if self._resize is not None and not self.has_state and self._waits_in_vain():
+                self._end_resize(self._error)
             return
         self.members = list(have_state)
         if self._resize is not None:  # the resize ends here, with the members that have the state
@@ -327,6 +339,10 @@ class Gang:
             return True
         return False
 
+    def _waits_in_vain(self) -> bool:
+        """True if all that are left to meet are newcomers without the state."""
+        return self._stateless >= set(self._places)
+
     def _abandon_placing(self, error: str) -> None:
         """Call off the change before any place was assigned: all members can continue."""
         self.phase = VOTING
@@ -343,6 +359,7 @@ class Gang:
         self._places, self._senders = list(places), set(senders)
         self._before = list(self.members)
         self._formed.clear()
+        self._stateless.clear()
         self._broken.clear()
         first, addresses = self._places[0], {self._address_of(each) for each in self._places}
         self._meeting = self._address_of(first) if len(addresses) > 1 else LOOPBACK

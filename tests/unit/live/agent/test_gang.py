@@ -9,6 +9,7 @@ from collections import deque
 from itertools import count
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -398,3 +399,24 @@ def test_a_state_that_can_not_be_handed_over_is_told_as_the_reason_whoever_says_
         gang.hosting(0, 2, 4001)
         gang.formed(0, 2)
         assert outcomes == ["the state could not be handed over: ValueError: no such group"]
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_newcomers_are_dismissed_once_nobody_is_left_who_has_the_state(ends_first):
+    outcomes, dismissed = [], set()
+    gang = Gang([0], lambda slot, message: None, outcomes.append, dismissed.update, park=list)
+    gang.resize([1, 2], [])
+    gang.ready(1)
+    gang.ready(2)
+    gang.holds(0, 5, 1)
+    gang.voted(0)
+    gang.hosting(0, 1, 4000)
+    if ends_first:
+        gang.ended(0)
+    gang.broken(1, "a rank is gone", 0)
+    assert not dismissed
+    gang.broken(2, "a rank is gone", 0)
+    if not ends_first:
+        assert not dismissed
+        gang.ended(0)
+    assert (dismissed, gang.phase, len(outcomes)) == ({1, 2}, SETTLED, 1)
