@@ -112,7 +112,7 @@ def without_limits(policies: Policies, case: Case, *, drop: bool) -> Policies:
 def refuse_share_of_one(given: Mapping[str, str], case: Case) -> None:
     """Raise InputError for shares between owners if a file's jobs have but one."""
     owner = given.get("fair_share", "no")
-    if owner == "no" or case.workload.file is None:
+    if owner in ("no", "auto") or case.workload.file is None:
         return
     trace, _ = load(case.workload, case.seed, case.load, 0)
     names = {getattr(spec, owner) for spec in trace}

@@ -203,6 +203,16 @@ def _number(text: str) -> float:
         return nan
 
 
+def spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
+    """A reader that checks the text by ``read`` and returns it unchanged."""
+
+    def check(text: str) -> str:
+        read(text)
+        return text
+
+    return check
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """A reader of one of these words, which raises ValueError for any other."""
 

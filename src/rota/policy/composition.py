@@ -1,24 +1,14 @@
 """The settings that every ordering takes besides its own, and the stages they make."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rota.errors import PolicySettingError
-from rota.policy.base import Policy, Setting, not_negative, one_of, positive, turn_s
+from rota.policy.base import Policy, Setting, not_negative, one_of, positive, spelled, turn_s
 from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.stages.fair_share import FairShare, parse_shares
 from rota.policy.stages.quotas import parse_quotas
 from rota.policy.stages.selection import SPARING, Stages
-
-
-def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
-    """A reader that checks the text by ``read`` and returns it unchanged."""
-
-    def check(text: str) -> str:
-        read(text)
-        return text
-
-    return check
 
 
 def _known_placement(text: str) -> str:
@@ -40,7 +30,7 @@ COMMON = {
         "classes: jobs of a higher priority come first; ignore: priorities have no effect.",
     ),
     "quotas": Setting(
-        _spelled(parse_quotas),
+        spelled(parse_quotas),
         "no",
         "GPUs that queues may count on: no, equal, or QUEUE=GPUS;QUEUE=GPUS (*: any other).",
     ),
@@ -51,7 +41,7 @@ COMMON = {
         one_of("no", "user", "vc"), "no", "Whose use counts: those who used less come first."
     ),
     "shares": Setting(
-        _spelled(parse_shares), "equal", "Shares by owner: equal, or OWNER=SHARE;OWNER=SHARE."
+        spelled(parse_shares), "equal", "Shares by owner: equal, or OWNER=SHARE;OWNER=SHARE."
     ),
     "half_life_s": Setting(positive, 604800.0, "Seconds after which use counts half."),
     "fair_period_s": Setting(turn_s, 300.0, "Seconds after which owners are ranked anew."),
@@ -81,7 +71,10 @@ def common_settings(policy_class: type[Policy]) -> dict[str, Setting]:
     """The common settings that a policy takes, by name: none unless it says that it composes."""
     if not policy_class.composes:
         return {}
-    found = dict(COMMON)
+    own = policy_class.SETTINGS
+    found = {key: setting for key, setting in COMMON.items() if key not in own}
+    if "fair_share" in own:  # its owners take turns: no use is remembered that could be forgotten
+        del found["half_life_s"], found["fair_period_s"]
     if policy_class.weighs_priority:
         del found["priority"]
     if policy_class.stages is SPARING:
@@ -117,11 +110,14 @@ def _spelled_out(values: Mapping[str, Any]) -> str:
     return " and ".join(f"{key}={value}" for key, value in values.items())
 
 
-def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) -> Stages | None:
+def stages_for(
+    name: str, policy_class: type[Policy], given: Mapping[str, Any], own: Mapping[str, Any]
+) -> Stages | None:
     """The stages made by ``given`` values that are not the default; None without such values.
 
-    ``name`` is what messages call the policy. Raises PolicySettingError for a setting that has no
-    effect without another.
+    ``name`` is what messages call the policy. ``own`` are the values of its own settings: shares
+    that are among them become a stage beside ``given`` ones. Raises PolicySettingError for a
+    setting that has no effect without another.
     """
     if not given:
         return None
@@ -134,9 +130,15 @@ def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) 
     values = {key: setting.default for key, setting in COMMON.items()}
     values |= {key: setting.default for key, setting in common_settings(policy_class).items()}
     values |= given
+    values |= {key: own[key] for key in ("fair_share", "shares") if key in own}
+    if values["fair_share"] == AUTO and values["shares"] != COMMON["shares"].default:
+        raise PolicySettingError(
+            f"policy {name}: with {_spelled_out(given)}, shares={values['shares']} has no effect "
+            "without fair_share=user or fair_share=vc; give one of these too, or drop shares"
+        )
     quotas = parse_quotas(values["quotas"])
     fair_share = None
-    if values["fair_share"] != "no":
+    if values["fair_share"] not in ("no", AUTO):
         fair_share = FairShare(
             values["fair_share"],
             values["half_life_s"],

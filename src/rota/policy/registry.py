@@ -108,7 +108,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     check_fill_settings(name, fill)
     values = {key: value for key, value in values.items() if key in own}
     policy = kind(**values)
-    if stages := stages_for(name, kind, common):
+    if stages := stages_for(name, kind, common, values):
         policy.stages = stages
     if cpus:
         policy.cpus = cpu_stage(cpus)
@@ -126,7 +126,7 @@ def again(policy: Policy) -> Policy:
     beside = {key: value for key, value in values.items() if key not in kind.SETTINGS}
     common, cpus, fill = _parted(beside)
     twin = kind(**{key: value for key, value in values.items() if key in kind.SETTINGS})
-    if stages := stages_for(kind.name, kind, common):
+    if stages := stages_for(kind.name, kind, common, values):
         twin.stages = stages
     if cpus:
         twin.cpus = cpu_stage(cpus)

@@ -4,14 +4,16 @@ from collections.abc import Mapping
 
 from rota.model.view import View
 from rota.policy.gandiva.jobs import Notes
+from rota.policy.gandiva.owners import Owners
 
 
 class Charges:
     """The charge of each job, by priority; jobs with the least charge have the next turns."""
 
-    def __init__(self, view: View, notes: Mapping[int, Notes]) -> None:
+    def __init__(self, view: View, notes: Mapping[int, Notes], owners: Owners) -> None:
         self._view = view
         self._notes = notes
+        self._owners = owners
         self._settled: set[int] = (
             set()
         )  # trials that are credited until now: they may change packs twice
@@ -36,6 +38,7 @@ class Charges:
             return
         if self._view.spec[row].trial is not None:
             self._settled.add(row)
+        self._owners.settle(row)
         self._notes[row].credit -= self._shared_s(row) / self._weight(row)
 
     def share_out(self) -> None:

@@ -39,12 +39,14 @@ class Choice(Part):
         """
         view, room = self._view, dict(self._servers.sizes)
         probed = [unit for unit in units if self._packing.comes_first(unit)]
-        order = probed + [unit for unit in units if any(map(self.goes_on, unit))] + units
+        first = probed + [unit for unit in units if any(map(self.goes_on, unit))]
         if not over:
             runs = [u for u in units if any(view.target[row] is not None for row in u)]
-            order = probed + runs + units
+            first = probed + runs
         chosen: dict[int, None] = {}
-        for unit in order:
+        order = []
+        for unit in self._owners.in_turn(first, units, chosen):
+            order.append(unit)
             if unit[0] in chosen:
                 continue
             home = self._notes[unit[0]].home
@@ -70,15 +72,12 @@ class Choice(Part):
                 continue
             node, gpus = home[0]
             one = ((node, 1),)
-            weight = self._notes[unit[0]].weight(self._view.priority[unit[0]])
-            lead = LEAD * self._set["quantum_s"] / weight
             singles = [
                 other
                 for other in reversed(order)
                 if other[0] in chosen
                 and self._notes[other[0]].home == one
-                and in_steps(min(map(self._charges.had, other)) + lead)
-                >= in_steps(self._charges.had(unit[0]))
+                and self._is_level(other, unit[0])
                 and not self._packing.comes_first(other)
                 and not any(map(self.goes_on, other))
             ]
@@ -89,6 +88,16 @@ class Choice(Part):
                         del chosen[row]
                 chosen.update(dict.fromkeys(unit))
                 room[node] = 0
+
+    def _is_level(self, unit: Unit, row: int) -> bool:
+        """True if a unit has had as much as a gang, but for its lead at most."""
+        quantum_s, owners = self._set["quantum_s"], self._owners
+        if owners.are_several and all(owners.of[each] != owners.of[row] for each in unit):
+            lead = in_steps(LEAD * quantum_s)
+            return max(map(owners.step, unit)) + lead // LARGEST_PRIORITY >= owners.step(row)
+        lead_s = LEAD * quantum_s / self._notes[row].weight(self._view.priority[row])
+        had_s = min(map(self._charges.had, unit))
+        return in_steps(had_s + lead_s) >= in_steps(self._charges.had(row))
 
 
 def in_steps(seconds_per_priority: float) -> int:

@@ -11,6 +11,8 @@ from rota.policy.gandiva.servers import Home, num_gpus_of
 from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.types import Types
 
+ANY_HEIGHT = 10**9
+
 
 class Homes(Part):
     """Gives each job a home, from its arrival on."""
@@ -81,7 +83,12 @@ class Homes(Part):
     # -- arrivals ------------------------------------------------------------------------------
 
     def find_homes(self, leave: Collection[int]) -> None:
-        """Give homes to jobs that have none, other than those to ``leave``, in order of arrival.
+        """Give homes to jobs that have none, other than those to ``leave``.
+
+        The least served owner's come first, of one owner those of the highest priority, then those
+        that came earlier. Where nodes are promised as often as may be, they are promised more often
+        for a job whose owner has less than a fair share of the homes; jobs of a lower priority do
+        not count.
 
         Who finds none may be passed by those who came later, but not for ever. Then a node may be
         promised once more than others may have it. Where that does not help nodes are kept for it;
@@ -102,7 +109,7 @@ class Homes(Part):
         if known is not None and known == self._vain.queue:
             return
         self._vain.queue = known
-        for row in queue:
+        for row in self._owners.in_line(queue):
             notes, num_gpus = self._notes[row], self._view.num_gpus[row]
             home = self._kept(row)
             if home is None and num_gpus not in full:
@@ -112,6 +119,8 @@ class Homes(Part):
             if home is None and late and turns and num_gpus not in fuller:
                 home = self._servers.choose(num_gpus, higher=1)
                 fuller.add(num_gpus)
+            if home is None and turns and self._may_exceed(row):
+                home = self._servers.choose(num_gpus, higher=ANY_HEIGHT)
             if home is not None:
                 full, fuller, self._vain.queue = set(), set(), None
                 notes.set_queued_s(None)
@@ -121,6 +130,32 @@ class Homes(Part):
             elif late and holds and not self._servers.held:
                 self._servers.hold(num_gpus)
                 self._vain.queue = None
+
+    def _may_exceed(self, row: int) -> bool:
+        """True if a job may have a home on nodes that are at their limit.
+
+        So it is if those of its owner's jobs that are of its priority at least have less than the
+        owner's fair share of all homes, and others have the rest.
+        """
+        if not self._owners.are_several and len(self._view.priorities) < 2:
+            return False
+        loads, priority = self._loads(), self._view.priority[row]
+        owner = self._owners.of.get(row, "")
+        mine = sum(gpus for (o, p), gpus in loads.items() if o == owner and p >= priority)
+        if mine == sum(loads.values()):
+            return False
+        fair = self._owners.fair(owner) if self._owners.are_several else 1.0
+        most = self._set["limit"] * self._view.total_gpus * fair
+        return not mine or mine + self._view.num_gpus[row] <= most
+
+    def _loads(self) -> dict[tuple[str, int], int]:
+        """The GPUs of all homes, by owner and priority."""
+        loads: dict[tuple[str, int], int] = {}
+        for row, notes in self._lodged.items():
+            if notes.home:
+                kind = self._owners.of.get(row, ""), self._view.priority[row]
+                loads[kind] = loads.get(kind, 0) + num_gpus_of(notes.home)
+        return loads
 
     def _known_of(self, queue: Sequence[int]) -> tuple[Any, ...] | None:
         """Everything on which it depends whether one of these jobs finds a home; None if unknown.
@@ -137,7 +172,9 @@ class Homes(Part):
             if queued_s is None or home[row] is not None:
                 return None
             late.append((row, queued_s < late_before_s or self._is_late(queued_s)))
-        return view.total_gpus, late, self._servers.as_key()
+        own = self._owners.are_several or len(view.priorities) > 1
+        loads = frozenset(self._loads().items()) if own else None
+        return view.total_gpus, late, self._servers.as_key(), loads
 
     def _kept(self, row: int) -> Home | None:
         """Place of a suspended job's state, if the job can continue nowhere else."""
@@ -166,7 +203,7 @@ class Homes(Part):
             in_order = sorted(self._lodged.items())
             self._lodged.clear()
             self._lodged.update(in_order)
-        level(self._lodged, [row], home, self._charges.had)
+        level(self._lodged, [row], home, self._charges.had, self._owners.of)
         self._servers.add(home)
         self._notes[row].set_home(home)
 

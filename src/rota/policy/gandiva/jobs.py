@@ -296,19 +296,25 @@ def nodes_of(home: Home) -> tuple[tuple[int, int], ...]:
 
 
 def level(
-    notes: Mapping[int, Notes], rows: Collection[int], home: Home, had: Callable[[int], float]
+    notes: Mapping[int, Notes],
+    rows: Collection[int],
+    home: Home,
+    had: Callable[[int], float],
+    owner_of: Mapping[int, str],
 ) -> None:
     """Credit jobs that come to live together with what the least served has had who live there.
 
-    ``had`` tells seconds per priority.
+    ``had`` tells seconds per priority. ``owner_of`` tells owners if they take turns: then only jobs
+    of the same owner are compared with each other, those on other nodes if none lives there.
     """
     nodes = {node for node, _ in home}
-    others = [
-        had(other)
-        for other, their in notes.items()
-        if other not in rows and not nodes.isdisjoint(node for node, _ in their.home)
-    ]
     for row in rows:
+        owner = owner_of.get(row)
+        alike = [other for other in notes if other not in rows and owner_of.get(other) == owner]
+        here = [r for r in alike if not nodes.isdisjoint(node for node, _ in notes[r].home)]
+        others = [had(r) for r in here]
+        if not others and owner is not None:
+            others = [had(r) for r in alike if notes[r].home]
         notes[row].lend(max(0.0, min(others) - had(row)) if others else 0.0)
 
 
@@ -322,9 +328,16 @@ def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
         return False
     if view.since_s[row] < 0:
         return True
+    own_s = turn_s(view, row, quantum_s, longest_s)
+    return view.now_s - view.since_s[row] < own_s - quantum_s / 2  # turns end with quanta
+
+
+def turn_s(view: View, row: int, quantum_s: float, longest_s: float) -> float:
+    """Seconds of a job's turn: see :func:`goes_on`."""
+    if view.suspension[row] != Suspension.RESTART:
+        return quantum_s
     doublings = min(view.preemptions[row], TURN_DOUBLINGS)
-    turn_s = min(quantum_s * 2.0**doublings, longest_s)
-    return view.now_s - view.since_s[row] < turn_s - quantum_s / 2  # turns end with quanta
+    return min(quantum_s * 2.0**doublings, longest_s)
 
 
 def look(view: View, row: int) -> StepsSeen | None:

@@ -145,7 +145,7 @@ class Moves(Part):
             waits = all(self._view.target[each] is None for each in pack.rows)
             better = self._servers.of_its_size(home) if waits else None
             if better is not None and all(map(self._may_move, pack.rows)):
-                level(self._lodged, pack.rows, better, self._charges.had)
+                level(self._lodged, pack.rows, better, self._charges.had, self._owners.of)
                 self._servers.remove(home)
                 self._servers.add(better)
                 for each in pack.rows:

@@ -356,7 +356,7 @@ class Packing(Part):
         gain = predicted if self._verdicts.is_settled(one, other) else None
         newcomer, home = self._lodged[one.rows[0]], self._lodged[other.rows[0]].home
         if newcomer.home != home:
-            level(self._lodged, one.rows, home, self._charges.had)
+            level(self._lodged, one.rows, home, self._charges.had, self._owners.of)
         came_from = -1 if newcomer.home == home else newcomer.home[0][0]
         self._servers.remove(newcomer.home)
         for row in rows:

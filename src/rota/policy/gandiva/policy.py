@@ -8,17 +8,19 @@ seems to pay; what was tried is measured, and undone where it does not pay.
 from collections.abc import Mapping
 from typing import Any
 
+from rota.errors import PolicySettingError
 from rota.model.notes import Notes as Told
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.turns import Turns
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, not_negative, one_of, positive, to_instant, turn_s
+from rota.policy.base import Setting, not_negative, one_of, positive, spelled, to_instant, turn_s
 from rota.policy.gandiva.charges import Charges
 from rota.policy.gandiva.choice import PER_UNIT, Choice
 from rota.policy.gandiva.homes import Homes
 from rota.policy.gandiva.jobs import Notes
 from rota.policy.gandiva.moves import Moves
+from rota.policy.gandiva.owners import Owners
 from rota.policy.gandiva.packing import Packing
 from rota.policy.gandiva.rotation import Rotation, why_no_home
 from rota.policy.gandiva.seats import Seats
@@ -30,6 +32,7 @@ from rota.policy.gandiva.types import Types
 from rota.policy.gandiva.verdicts import Verdicts
 from rota.policy.information import LABEL
 from rota.policy.ordering.round_robin import RoundRobin
+from rota.policy.stages.fair_share import Totals, parse_shares
 from rota.policy.stages.selection import Stages, has_a_say
 
 WAITING_TURN = Reason.SLICE_WAITING_TURN  # looked up once: it is compared for every job
@@ -109,8 +112,16 @@ class Gandiva(RoundRobin):
             "How many trials of a search take turns, in parts of what the cluster has room for.",
         ),
         "idle_s": Setting(positive, 30.0, "Seconds without anybody waiting before jobs grow."),
+        "fair_share": Setting(
+            one_of("auto", "user", "vc", "no"),
+            "auto",
+            "Owners who take turns: auto: users, where jobs of several are there; no: none.",
+        ),
+        "shares": Setting(
+            spelled(parse_shares), "equal", "Shares by owner: equal, or OWNER=SHARE;OWNER=SHARE."
+        ),
     }
-    alone = frozenset(SETTINGS) - {"quantum_s"}
+    alone = frozenset(SETTINGS) - {"quantum_s", "fair_share", "shares"}
     instead = (
         "jobs take turns over the whole cluster, and nothing is tried: no packing, no moves, "
         "no GPU types, no growing"
@@ -123,6 +134,12 @@ class Gandiva(RoundRobin):
         self._vain = Vain()
         self._notes: dict[int, Notes] = {}  # of the last decision: marks read are not read again
         self._rotation: Rotation | None = None
+        owner, shares = self._set["fair_share"], self._set["shares"]
+        if owner == "no" and shares != "equal":
+            raise PolicySettingError(
+                f"policy gandiva: shares={shares} has no effect with fair_share=no; drop one"
+            )
+        self._totals = None if owner == "no" else Totals("vc" if owner == "vc" else "user")
 
     def ran(self, view: View, row: int) -> float:
         """Seconds run per priority."""
@@ -134,7 +151,7 @@ class Gandiva(RoundRobin):
             return super().decide(view)
         if self._rotation is not None and self._rotation.follows(view):
             return self._rotation.plan()
-        turn = Round(view, self._set, self._notes, self._vain)
+        turn = Round(view, self._set, self._notes, self._vain, self._totals)
         plan = turn.plan()
         self._notes, self._rotation = turn.notes, turn.rotation
         return plan
@@ -147,7 +164,23 @@ class Gandiva(RoundRobin):
         """The jobs that take turns on the nodes of the job's home; None without a home."""
         if has_a_say(self.stages, view):
             return None
-        return Round(view, self._set).turns(row)
+        return self._round(view).turns(row)
+
+    def order(self, view: View) -> list[int]:
+        """Jobs as they look for a home: by owners where several take turns, and priorities."""
+        if has_a_say(self.stages, view):
+            return super().order(view)
+        return self._round(view).owners.in_line(sorted(view.active))
+
+    def queue_weight(self, queue: str) -> float:
+        """The share of a queue."""
+        if self._set["fair_share"] != "vc":
+            return super().queue_weight(queue)
+        return dict(parse_shares(self._set["shares"])).get(queue, 1.0)
+
+    def _round(self, view: View) -> "Round":
+        """A round that decides nothing."""
+        return Round(view, self._set, totals=self._totals)
 
 
 class Round:
@@ -159,6 +192,7 @@ class Round:
         settings: dict[str, Any],
         read: Mapping[int, Notes] | None = None,
         vain: Vain | None = None,
+        totals: Totals | None = None,
     ) -> None:
         self.view = view
         self.what_if: WhatIf = view.what_if()
@@ -185,8 +219,9 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.one_node_gangs()
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        self.charges = Charges(view, self.notes)
-        jobs = (self.notes, self.lodged, self.charges)
+        self.owners = Owners(view, self.notes, settings, told.get("owners", {}), totals)
+        self.charges = Charges(view, self.notes, self.owners)
+        jobs = (self.notes, self.lodged, self.charges, self.owners)
         turn = Turn(view, self.servers, *jobs, settings, Vain() if vain is None else vain)
         self.types = types = Types(turn, told.get("types", {}))
         self.homes = Homes(turn, types, told.get("idle_from_s"))
@@ -235,6 +270,7 @@ class Round:
         mark |= {"affinity": affinity} if affinity else {}
         mark |= {"kinds": self.gains.mark()} if self.gains.mark() else {}
         mark |= {"types": self.types.mark()} if self.types.mark() else {}
+        mark |= {"owners": self.owners.mark()} if self.owners.are_several else {}
         wake = self._wake_s(bool(waiting or self.sweeps.waiting))
         if self.homes.idle_from_s is not None:
             mark["idle_from_s"] = self.homes.idle_from_s

@@ -97,6 +97,7 @@ class Rotation(Part):
         """The jobs that run in the turn that begins now, and their GPUs."""
         view = self._view
         now_s, quantum_s = view.now_s, self._set["quantum_s"]
+        self._owners.again()
         self._count()
         chosen = self._choose()
         what_if = view.what_if()
@@ -111,6 +112,8 @@ class Rotation(Part):
         if self._gang_in_queue or any(map(self._moves.waits, self._gangs)):
             times.append(now_s + quantum_s)
         self._mark = {**self._mark, "began_s": now_s}
+        if self._owners.are_several:
+            self._mark["owners"] = self._owners.mark()
         self._plan = what_if.plan(wake_at_s=min(times, default=None), policy_mark=self._mark)
         return self._plan
 
@@ -133,7 +136,11 @@ class Rotation(Part):
         room, notes = dict(self._servers.sizes), self._notes
         left = sum(room.values())
         chosen: dict[int, None] = {}
-        for _, row in self._order:
+        order = []
+        units = ((row,) for _, row in self._order)
+        for unit in self._owners.in_turn((), units, chosen):
+            order.append(unit)
+            (row,) = unit
             home = notes[row].home
             for node, gpus in home:
                 if room[node] < gpus:
@@ -146,7 +153,7 @@ class Rotation(Part):
                 if not left:
                     return chosen
         if any(row not in chosen and 0 < room[node] < gpus for row, node, gpus in self._on_one):
-            self._choice.fill(room, chosen, [(row,) for _, row in self._order])
+            self._choice.fill(room, chosen, order)
         return chosen
 
     def _place(self, chosen: dict[int, None], what_if: WhatIf) -> None:

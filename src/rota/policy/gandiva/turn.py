@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from rota.model.view import View
 from rota.policy.gandiva.charges import Charges
 from rota.policy.gandiva.jobs import Notes
+from rota.policy.gandiva.owners import Owners
 from rota.policy.gandiva.servers import Servers, Vain
 
 
@@ -17,6 +18,7 @@ class Turn(NamedTuple):
     notes: Mapping[int, Notes]
     lodged: dict[int, Notes]  # those with a home, in the same order
     charges: Charges
+    owners: Owners
     settings: Mapping[str, Any]
     vain: Vain
 
@@ -26,4 +28,4 @@ class Part:
 
     def __init__(self, turn: Turn) -> None:
         self._view, self._servers, self._notes, self._lodged = turn[:4]
-        self._charges, self._set, self._vain = turn[4:]
+        self._charges, self._owners, self._set, self._vain = turn[4:]

@@ -39,7 +39,7 @@ class FairShare:
         self.half_life_s = half_life_s
         self.period_s = period_s
         self.shares = dict(shares)
-        self._totals = _Totals(owner)
+        self._totals = Totals(owner)
 
     def usage(self, view: View, mark: Any) -> Usage:
         """The stock that holds at the view's time: the one in ``mark``, or a new one if due."""
@@ -91,7 +91,7 @@ class FairShare:
         return float(2.0 ** (-seconds / self.half_life_s))
 
 
-class _Totals:
+class Totals:
     """GPU-seconds by owner, in thousandths; finished jobs are added up once.
 
     The sums are whole numbers: they come out the same however much of them was kept.
@@ -114,7 +114,7 @@ class _Totals:
         totals, still_open = self._ended.copy(), []
         for row in self._open:
             name = getattr(spec[row], self._owner)
-            used = round(view.attained_s(row) * view.num_gpus[row] * MILLI)
+            used = round(view.attained_gpu_s(row) * MILLI)
             totals[name] = totals.get(name, 0) + used
             if view.finish_s[row] >= 0:
                 self._ended[name] = self._ended.get(name, 0) + used
