@@ -44,7 +44,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
-from rota.model.turns import Turns
+from rota.model.turns import Ahead, Turns
 from rota.model.view import View
 from rota.policy.base import Policy
 from rota.policy.registry import again, create
@@ -229,6 +229,9 @@ class StandInController:
 
     def turns(self, row: int) -> Turns | None:
         return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
+
+    def ahead(self, row: int) -> Ahead | None:
+        return self._policy.ahead(View(self.state, self.now_s(), self._policy), row)
 
     def quota(self, row: int) -> int | None:
         return self._policy.quota(View(self.state, self.now_s(), self._policy), row)

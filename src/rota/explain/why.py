@@ -11,6 +11,7 @@ from rota.explain.data_wait import data_wait_of
 from rota.explain.flow import flow_of
 from rota.explain.probes import tell as tell_probes
 from rota.explain.sharing import sharing_of
+from rota.explain.turns import ahead_text
 from rota.explain.turns import blocker as turn_blocker
 from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
@@ -32,7 +33,7 @@ from rota.model.reason import SENTENCES, Reason
 from rota.model.state.displacement import takers_text
 from rota.model.state.ledger import NEEDLESS
 from rota.model.state.state import ClusterState
-from rota.model.turns import Turns
+from rota.model.turns import Ahead, Turns
 
 UNDECIDED = "the policy has yet to decide about it"
 NO_NODE = "no node has joined yet"
@@ -51,6 +52,7 @@ def explain(
     adapts: bool = True,
     fills: bool = True,
     turns: Turns | None = None,
+    ahead: Ahead | None = None,
     quota: int | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
     most_nodes: int = 0,
@@ -76,7 +78,9 @@ def explain(
     and that the job's block ``batch`` or ``share`` has no effect.
     ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
     what the policy says of them, and is told as in
-    :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
+    :func:`rota.explain.turns.tell`, and ``ahead`` which jobs come before this one, which the
+    sentence tells of a job that waits for a turn, or to be let in; ``sharing`` as in
+    :func:`rota.explain.sharing.sharing_of`,
     ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
     :func:`rota.explain.cpus.cpus_of`, ``filling`` as in :func:`rota.explain.filling.filling_of`,
     ``burst`` as in :func:`rota.explain.burst.burst_of`, ``flow`` as in
@@ -95,7 +99,9 @@ def explain(
     turn = turns if turns is not None and turns.position(row) else None
     earlier = _wait_before(state, row)
     blockers = (
-        _blockers(state, row, now_s, turn, quota, fills, earlier, most_nodes) if waits else []
+        _blockers(state, row, now_s, turn, ahead, quota, fills, earlier, most_nodes)
+        if waits
+        else []
     )
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
@@ -117,6 +123,7 @@ def explain(
         "state": job_state.name,
         "reason": reason.name,
         "sentence": (UNDECIDED if undecided else _sentence(state, row, reason, quota, fills))
+        + _ahead(state, reason, ahead if waits else None)
         + _asked_end(state, row),
         "blockers": blockers,
         "would_start_if": would_start_if,
@@ -221,6 +228,7 @@ def _blockers(
     row: int,
     now_s: float,
     turns: Turns | None,
+    ahead: Ahead | None,
     quota: int | None,
     fills: bool,
     earlier: list[int],
@@ -250,12 +258,20 @@ def _blockers(
         found.append(turn_blocker(state, row, turns, now_s))
     elif reason == Reason.SLICE_WAITING_TURN:
         found.append(_turn(state, row, now_s))
+    elif reason == Reason.WAIT_LIMIT:
+        found.append(_limit(state, ahead))
     if not waits_for:
-        found += _gpus_taken(state, row, elsewhere=turns is None)
+        found += _gpus_taken(state, row, elsewhere=turns is None and reason != Reason.WAIT_LIMIT)
     undecided = _is_undecided(state, row)
     if undecided:
         found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
-    elif earlier and turns is None and row in state.active and state.target[row] is None:
+    elif (
+        earlier
+        and turns is None
+        and reason != Reason.WAIT_LIMIT
+        and row in state.active
+        and state.target[row] is None
+    ):
         wait = "waits" if len(earlier) == 1 else "wait"
         have = f"{_jobs(len(earlier))} that came earlier and {wait}"
         first = state.ids(nsmallest(MOST_HOLDERS, earlier))
@@ -394,6 +410,23 @@ def _free_on_shut(state: ClusterState) -> int:
     return sum(state.idle.masks[index].bit_count() for index in state.shut)
 
 
+def _limit(state: ClusterState, ahead: Ahead | None) -> dict[str, Any]:
+    """The wait for a place among jobs that take turns."""
+    need = "a place among the jobs that take turns"
+    if ahead is None:
+        return _blocker(Reason.WAIT_LIMIT, need, "all places are taken")
+    before = state.ids(row for _, rows in ahead.before for row in rows)
+    have = f"{_jobs(ahead.sharing)} on {gpus_text(ahead.gpus)}"
+    return _blocker(Reason.WAIT_LIMIT, need, have, before[:MOST_HOLDERS])
+
+
+def _ahead(state: ClusterState, reason: Reason, ahead: Ahead | None) -> str:
+    """The jobs before one that waits for a turn, or to be let in; else ""."""
+    if ahead is None or reason not in (Reason.SLICE_WAITING_TURN, Reason.WAIT_LIMIT):
+        return ""
+    return f": {ahead_text(state, ahead)}"
+
+
 def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
     have = "others run now"
     if state.wake_at_s is not None:
@@ -494,6 +527,8 @@ def _would_start_if(
         return trial_wait.WOULD_START_IF
     if turns is not None:
         return f"its turn came, in {turns.left_s(now_s):.0f} s at the earliest"
+    if Reason.WAIT_LIMIT.name in rules:
+        return "one of the jobs that take turns ended, or the policy let one more in"
     if Reason.SLICE_WAITING_TURN.name in rules:
         if state.wake_at_s is None:
             return "its turn came"

@@ -30,6 +30,7 @@ class Reason(IntEnum):
     WAIT_GAPS = 21
     FILL_UNDONE = 22
     IDLE = 23
+    WAIT_LIMIT = 24
 
 
 CODES = frozenset(map(int, Reason))
@@ -58,4 +59,5 @@ SENTENCES = {
     Reason.WAIT_GAPS: "it uses what foreground jobs leave of a GPU, and there is no gap for it yet",
     Reason.FILL_UNDONE: "it slowed a foreground job beyond its limit, so it waits for another gap",
     Reason.IDLE: "it has called no operation for a while; its next call brings it back",
+    Reason.WAIT_LIMIT: "as many jobs as may take turns on the GPUs already",
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import PolicySettingError
 from rota.model.plan import Plan
-from rota.model.turns import Turns
+from rota.model.turns import Ahead, Turns
 from rota.model.view import View
 from rota.policy.information import UNDECLARED
 
@@ -126,6 +126,10 @@ class Policy:
 
     def turns(self, view: View, row: int) -> Turns | None:
         """The jobs that take turns where a job lives or waits; None if no jobs take turns there."""
+        return None
+
+    def ahead(self, view: View, row: int) -> Ahead | None:
+        """The jobs that come before one that waits for a turn, or to be let in; None: not told."""
         return None
 
     def quota(self, view: View, row: int) -> int | None:

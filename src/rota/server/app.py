@@ -220,6 +220,7 @@ def _reading_routes(controller: Any, streams: Streams) -> APIRouter:
             adapts=controller.adapts,
             fills=controller.fills,
             turns=controller.turns(row),
+            ahead=controller.ahead(row),
             quota=controller.quota(row),
             awaited=controller.supply.awaited(),
             most_nodes=controller.supply.most_nodes(),

@@ -30,6 +30,7 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
         adapts=policy.adapts,
         fills=policy.fill is not None,
         turns=policy.turns(view, row) if row in state.active else None,
+        ahead=policy.ahead(view, row) if row in state.active else None,
         quota=policy.quota(view, row),
         most_nodes=most_nodes,
         shortage=controller.room.shortage() if controller.room.is_tight else None,

@@ -59,7 +59,7 @@ def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monke
 )
 @pytest.mark.parametrize(
     "common",
-    [{"quotas": "equal"}, {"fair_share": "user"}, {"min_run_time_s": "5"}, {"placement": "spread"}],
+    [{"quotas": "equal"}, {"min_run_time_s": "5"}, {"placement": "spread"}],
     ids=str,
 )
 def test_settings_that_exclude_each_other_are_refused_and_both_named(own, common):

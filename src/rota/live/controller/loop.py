@@ -55,7 +55,7 @@ from rota.model.fallback import sentence
 from rota.model.job import JobState
 from rota.model.naming import jobs_text
 from rota.model.notes import MOST_CHARS
-from rota.model.turns import Turns
+from rota.model.turns import Ahead, Turns
 from rota.model.view import View, identity
 from rota.policy.base import Policy, checked
 from rota.policy.registry import again
@@ -455,6 +455,16 @@ class Controller:
             return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
         except BaseException:  # a policy is anybody's code
             log.exception("policy %s can't tell whose turn it is", identity(self._policy))
+            return None
+
+    def ahead(self, row: int) -> Ahead | None:
+        """The jobs that come before a waiting one, if the policy reports them."""
+        if row not in self.state.active:
+            return None
+        try:
+            return self._policy.ahead(View(self.state, self.now_s(), self._policy), row)
+        except BaseException:  # a policy is anybody's code
+            log.exception("policy %s can't tell who comes first", identity(self._policy))
             return None
 
     def quota(self, row: int) -> int | None:

@@ -28,9 +28,10 @@ class Choice(Part):
         """True if the job's turn is not over yet, as a suspension would cost it too much."""
         return goes_on(self._view, row, self._set["quantum_s"], self._set["restart_turn_s"])
 
-    def rank(self, unit: Unit) -> tuple[int, int]:
-        """The charge of a unit, in steps; the lowest row breaks ties."""
-        return in_steps(min(map(self._charges.had, unit))), min(unit)
+    def rank(self, unit: Unit) -> tuple[int, int, int]:
+        """The charge of a unit, in steps; the highest priority, then the lowest row break ties."""
+        highest = max(map(self._view.priority.__getitem__, unit))
+        return in_steps(min(map(self._charges.had, unit))), -highest, min(unit)
 
     def choose(self, units: list[Unit], *, over: bool) -> dict[int, None]:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have.

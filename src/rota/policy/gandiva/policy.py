@@ -12,11 +12,11 @@ from rota.errors import PolicySettingError
 from rota.model.notes import Notes as Told
 from rota.model.plan import Plan
 from rota.model.reason import Reason
-from rota.model.turns import Turns
+from rota.model.turns import Ahead, Cause, Turns
 from rota.model.view import View, WhatIf
 from rota.policy.base import Setting, not_negative, one_of, positive, spelled, to_instant, turn_s
 from rota.policy.gandiva.charges import Charges
-from rota.policy.gandiva.choice import PER_UNIT, Choice
+from rota.policy.gandiva.choice import PER_UNIT, Choice, Unit
 from rota.policy.gandiva.homes import Homes
 from rota.policy.gandiva.jobs import Notes
 from rota.policy.gandiva.moves import Moves
@@ -165,6 +165,12 @@ class Gandiva(RoundRobin):
         if has_a_say(self.stages, view):
             return None
         return self._round(view).turns(row)
+
+    def ahead(self, view: View, row: int) -> Ahead | None:
+        """The jobs that have their turns, or are let in, before this one."""
+        if has_a_say(self.stages, view):
+            return None
+        return self._round(view).ahead(row)
 
     def order(self, view: View) -> list[int]:
         """Jobs as they look for a home: by owners where several take turns, and priorities."""
@@ -316,10 +322,43 @@ class Round:
         homes = ((unit, self.notes[unit[0]].home) for unit in self.choice.units())
         here = [unit for unit, home in homes if not nodes.isdisjoint(node for node, _ in home)]
         runs = [unit for unit in here if any(self.view.target[each] is not None for each in unit)]
-        waits = [unit for unit in here if unit not in runs]
+        waits = self._in_turn(runs, [unit for unit in here if unit not in runs])
         assert self._began_s is not None
         ends_s = self.view.now_s if self._over else self._began_s + self._set["quantum_s"]
         return Turns(tuple(sorted(nodes)), tuple(runs), tuple(waits), to_instant(ends_s))
+
+    def _in_turn(self, runs: list[Unit], waits: list[Unit]) -> list[Unit]:
+        """Those that wait in the order in which they have turns, after one of those that run."""
+        order, chosen = list[Unit](), dict[int, None]()
+        for unit in self.owners.in_turn(runs, waits, chosen):
+            order.append(unit)
+            chosen.update(dict.fromkeys(unit))
+        return order[len(runs) :]
+
+    def ahead(self, row: int) -> Ahead | None:
+        """The jobs that come before a waiting one. Decides nothing."""
+        view, turns = self.view, self.turns(row)
+        if row not in self.notes or view.target[row] is not None:
+            return None
+        if turns is None:
+            line = self.owners.in_line(r for r, each in self.notes.items() if not each.home)
+            sharing, gpus = sum(1 for each in self.notes.values() if each.home), view.total_gpus
+        else:
+            line = [unit[0] if row not in unit else row for unit in turns.waiting]
+            sharing = sum(map(len, turns.running)) + sum(map(len, turns.waiting))
+            gpus = sum(view.nodes[node].num_gpus for node in turns.nodes)
+        before = [(self._cause(other, row), other) for other in line[: line.index(row)]]
+        return Ahead.by_cause(sharing, gpus, before)
+
+    def _cause(self, other: int, row: int) -> Cause:
+        """The cause for which another job comes before this one."""
+        if self.owners.of.get(other) != self.owners.of.get(row):
+            return Cause.OWNER
+        if self.view.priority[other] > self.view.priority[row]:
+            return Cause.PRIORITY
+        if self.notes[row].home and self.choice.rank((other,))[0] < self.choice.rank((row,))[0]:
+            return Cause.SERVED
+        return Cause.EARLIER
 
     def _wake_s(self, waiting: bool) -> float | None:
         """The end of the quantum if anybody waits for a turn; of probes; the time to grow."""
@@ -340,7 +379,9 @@ class Round:
             num_gpus = self.view.num_gpus[row]
             if num_gpus not in self._no_home:
                 free_gpus = self.what_if.free_gpus
-                self._no_home[num_gpus] = why_no_home(self.view, num_gpus, free_gpus)
+                self._no_home[num_gpus] = why_no_home(
+                    self.view, num_gpus, free_gpus, self._set["limit"]
+                )
             reason = self._no_home[num_gpus]
         if self.view.reason[row] != reason:
             self.what_if.wait(row, reason)

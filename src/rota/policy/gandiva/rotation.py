@@ -121,13 +121,15 @@ class Rotation(Part):
         """Let those who ran since the last turn come after those who have had less."""
         service_s, since_s, now_s = self._view.service_s, self._view.since_s, self._view.now_s
         weights = self._weights
-        order = [each for each in self._order if each[1] not in self._ran]
+        priority = self._view.priority
+        order = [each for each in self._order if each[2] not in self._ran]
         for row in self._ran:
             if row in weights:
                 weight, credit = weights[row]
                 since = since_s[row]
                 attained_s = service_s[row] + (now_s - since if since >= 0 else 0.0)
-                order.append((round((attained_s / weight + credit) * PER_UNIT), row))
+                had = round((attained_s / weight + credit) * PER_UNIT)
+                order.append((had, -priority[row], row))
         self.looked_at += len(self._ran)
         order.sort()
         self._order = order
@@ -137,7 +139,7 @@ class Rotation(Part):
         left = sum(room.values())
         chosen: dict[int, None] = {}
         order = []
-        units = ((row,) for _, row in self._order)
+        units = ((row,) for _, _, row in self._order)
         for unit in self._owners.in_turn((), units, chosen):
             order.append(unit)
             (row,) = unit
@@ -182,15 +184,17 @@ class Rotation(Part):
         """Say why those in the queue wait, if that is something else now."""
         news: dict[int, Reason] = {}
         for size, rows in self._queue.items():
-            reason = why_no_home(self._view, size, what_if.free_gpus)
+            reason = why_no_home(self._view, size, what_if.free_gpus, self._set["limit"])
             if reason != self._view.reason[rows[0]]:
                 news |= dict.fromkeys(rows, reason)
         for row in sorted(news):
             what_if.wait(row, news[row])
 
 
-def why_no_home(view: View, num_gpus: int, free_gpus: int) -> Reason:
+def why_no_home(view: View, num_gpus: int, free_gpus: int, limit: int) -> Reason:
     """The reason for which a gang in the queue waits, with so many GPUs free."""
     if num_gpus > view.total_gpus:
         return Reason.NEVER_FITS
-    return Reason.WAIT_GANG_FRAGMENTED if free_gpus >= num_gpus else Reason.WAIT_RESOURCES
+    if free_gpus >= num_gpus:
+        return Reason.WAIT_GANG_FRAGMENTED
+    return Reason.WAIT_LIMIT if limit > 1 else Reason.WAIT_RESOURCES

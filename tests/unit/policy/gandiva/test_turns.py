@@ -20,8 +20,9 @@ def cluster_of(*jobs, nodes="1x1", **settings):
 
 def why(cluster, row):
     policy = cluster.policy
-    turns = policy.turns(View(cluster.state, cluster.now_s, policy), row)
-    return explain(cluster.state, row, cluster.now_s, turns=turns)
+    view = View(cluster.state, cluster.now_s, policy)
+    turns, ahead = policy.turns(view, row), policy.ahead(view, row)
+    return explain(cluster.state, row, cluster.now_s, turns=turns, ahead=ahead)
 
 
 def test_who_waits_is_told_who_runs_who_is_next_and_when_the_turn_ends():
@@ -76,7 +77,7 @@ def test_where_nobody_waits_there_is_nothing_to_tell():
 def test_a_job_in_the_queue_takes_no_turns_yet():
     cluster = cluster_of(*(job(name) for name in "abc"), limit="2")
     verdict = why(cluster, 2)
-    assert (verdict["turns"], verdict["reason"]) == (None, "WAIT_RESOURCES")
+    assert (verdict["turns"], verdict["reason"]) == (None, "WAIT_LIMIT")
 
 
 def test_asking_changes_nothing():
