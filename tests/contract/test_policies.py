@@ -84,6 +84,20 @@ class TestGandiva(PolicyContract):
         return create("gandiva", {"quantum_s": "20"})
 
 
+class TestGandivaWithSharesOfQueues(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "fair_share": "vc", "shares": "x=3"})
+
+
+class TestGandivaWithoutShares(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "fair_share": "no"})
+
+
 class TestGandivaWithCpuCores(PolicyContract):
     work_conserving = False
 

@@ -9,6 +9,7 @@ from rota.model.job import JobSpec
 from rota.policy.composition import common_settings
 from rota.policy.ordering.ranked import Ranked
 from rota.policy.registry import BUILT_IN, create, policy_class
+from rota.policy.registry import settings as takes
 from rota.policy.stages.selection import run_first_that_fit
 from rota.sim.machine import Costs
 from rota.testing.builders import run, simulation
@@ -64,7 +65,10 @@ def traces(max_jobs=8, gangs=(1, 2, 3, 4, 8), priorities=(25, 50, 100)):
 
 
 def policy(name, given=None):
-    return create(name, OWN.get(name, {}) | (given or {}))
+    """The policy with those settings that it takes: `gandiva` forgets no use."""
+    known = takes(name)
+    given = {key: value for key, value in (given or {}).items() if key in known}
+    return create(name, OWN.get(name, {}) | given)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -97,6 +97,7 @@ VARIANTS: list[dict[str, str]] = [
     {"cpus": "sad", "cpu_period_s": "20"},
     {"cpus": "equal"},
     {"fair_share": "user", "half_life_s": "200", "fair_period_s": "50"},
+    {"fair_share": "vc", "shares": "x=3"},
     {"quotas": "equal"},
     {"quotas": "x=2;*=1", "borrow": "no"},
     {"placement": "spread"},
