@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -19,6 +20,7 @@ from rota.errors import InputError, shortage_of
 
 JOB_ID = re.compile(r"[0-9]{1,15}")
 MEMBERSHIP = "joined.json"  # in a node's folder: the cluster that its machine has joined
+REMOVED = "removed"  # in a membership: true once the cluster has said that the node was removed
 HOST_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of this user's own is made in it
 OWNER = "owner.json"  # in a folder outside of the state folder: {"home", "device"} of that one
 
@@ -313,6 +315,32 @@ def _bases() -> tuple[Path, Path]:
 
 def _base_of_sockets() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+
+
+def membership(place: Path) -> dict[str, Any]:
+    """The cluster that a node's machine has joined, by the node's folder; empty if not readable."""
+    try:
+        told = json.loads((place / MEMBERSHIP).read_text())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def keep_membership(place: Path, told: dict[str, Any]) -> None:
+    """Write down the cluster that a node's machine has joined, for this user alone.
+
+    Raises OSError.
+    """
+    draft = place / f"{MEMBERSHIP}.{secrets.token_hex(4)}"
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(told, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(place / MEMBERSHIP)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def set_aside(path: Path, folder: Path, name: str) -> Path:

@@ -8,6 +8,7 @@ import pytest
 from tests.process.conftest import until
 
 from differential import facts
+from rota.folder import REMOVED, membership
 from rota.model.job import FRESH, WARM
 
 from .conftest import Job
@@ -176,6 +177,7 @@ def test_a_node_that_is_removed_ends_and_has_to_join_again(lab):
         0, "node gone: removed; its token is revoked\n"
     )  # fmt: skip
     assert gone.exit_code() == 5
+    assert membership(gone.folder.node("gone"))[REMOVED] is True
     assert gone.rota("agent", "--node", "gone")[0] == 5
     gone.run(*lab.line(), "--gpus", "4")
     lab.until_connected("gone", gone)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import socket
 import sys
 from hashlib import sha256
@@ -17,7 +16,7 @@ import click
 
 from rota.cli.keyvalue import parse_size
 from rota.errors import InputError
-from rota.folder import MEMBERSHIP, Folder, is_locked
+from rota.folder import MEMBERSHIP, REMOVED, Folder, is_locked, keep_membership, membership
 from rota.live.wire.clock import boot_id
 from rota.model.naming import few, jobs_text
 
@@ -132,8 +131,10 @@ def _own_name() -> str:
 
 
 def _members(folder: Folder) -> list[str]:
-    """The nodes as which this machine has joined a cluster."""
-    return sorted(path.parent.name for path in folder.path.glob(f"nodes/*/{MEMBERSHIP}"))
+    """The nodes as which this machine has joined a cluster: those not removed, if there are any."""
+    places = sorted(path.parent for path in folder.path.glob(f"nodes/*/{MEMBERSHIP}"))
+    stay = [place for place in places if not membership(place).get(REMOVED)]
+    return [place.name for place in stay or places]
 
 
 def _name_of(folder: Folder, token: str | None, ca: str | None) -> str:
@@ -159,22 +160,13 @@ def _is_of(place: Path, ca: str | None) -> bool:
     from rota.client.trust import fingerprint_of
 
     with contextlib.suppress(ValueError):
-        return ca is not None and fingerprint_of(str(_told(place).get("ca"))) == ca.lower()
+        return ca is not None and fingerprint_of(str(membership(place).get("ca"))) == ca.lower()
     return False
 
 
 def _has_used(place: Path, token: str) -> bool:
     """True if the machine has joined by this very token."""
-    return bool(_told(place).get("invitation") == _hash(token))
-
-
-def _told(place: Path) -> dict[str, Any]:
-    """What the machine has kept of the cluster that it has joined; empty if that can't be read."""
-    try:
-        told = json.loads((place / MEMBERSHIP).read_text())
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
+    return bool(membership(place).get("invitation") == _hash(token))
 
 
 def _hash(token: str) -> str:
@@ -192,7 +184,7 @@ def _join(folder: Folder, name: str, url: str, token: str, ca: str) -> None:
 
     url, place = checked_url(url, "--join"), folder.node(name)
     authority = authority_at(url, ca)
-    before = _told(place)
+    before = membership(place)
     current = before.get("token") if before.get("ca") == authority else None
     joined = join(url, authority, token, name, current)
     folder.create()
@@ -200,23 +192,16 @@ def _join(folder: Folder, name: str, url: str, token: str, ca: str) -> None:
     told = {"url": url, "token": joined.token, "ca": authority, "invitation": _hash(token)}
     if joined.is_known and OPTIONS in before:
         told[OPTIONS] = before[OPTIONS]
-    _keep(place, told)
+    keep_membership(place, told)
     has = "stays in" if joined.is_known else "has joined"
     click.echo(f"node {name} {has} the cluster at {url}", err=True)
-
-
-def _keep(place: Path, told: dict[str, Any]) -> None:
-    """Write down what is to be known of the cluster, for this user alone. Raises OSError."""
-    draft = place / f"{MEMBERSHIP}.{secrets.token_hex(4)}"
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(told, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(place / MEMBERSHIP)
-    finally:
-        draft.unlink(missing_ok=True)
+    for other in _members(folder):
+        if other != name and membership(folder.node(other)).get("ca") == authority:
+            click.echo(
+                f"warning: this machine is node {other} of that cluster as well, and both may "
+                f"offer the same GPUs; `rota node remove {other}` if {name} takes its place",
+                err=True,
+            )
 
 
 def _settled(name: str, place: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +210,7 @@ def _settled(name: str, place: Path, given: dict[str, Any]) -> dict[str, Any]:
     They are kept for the next start. Those that would change the node's devices wait until no job
     is there: the agent of other devices ends the jobs of the node.
     """
-    told = _told(place)
+    told = membership(place)
     before = told.get(OPTIONS)
     known: dict[str, Any] = before if isinstance(before, dict) else {}
     options = known | {option: value for option, value in given.items() if value is not None}
@@ -246,7 +231,7 @@ def _settled(name: str, place: Path, given: dict[str, Any]) -> dict[str, Any]:
             click.echo(f"node {name} offers {_offer(each, known)}, as before", err=True)
     if options != before and told:
         with contextlib.suppress(OSError):  # a full disk must not keep the agent from coming back
-            _keep(place, told | {OPTIONS: options})
+            keep_membership(place, told | {OPTIONS: options})
     return options
 
 
@@ -280,7 +265,7 @@ def _follow_clock(place: Path) -> None:
     file = place / "clock.json"
     if read_ahead_s(file) is not None:
         return
-    told = _told(place)
+    told = membership(place)
     ahead_s = clock_ahead_s(told["url"], told["ca"]) if {"url", "ca"} <= told.keys() else None
     if ahead_s is not None:
         keep_ahead_s(file, wall_ahead_s() + ahead_s)

@@ -227,11 +227,12 @@ def why(job: str, as_json: bool) -> None:
 def nodes(output: str, everything: bool) -> None:
     """List nodes, and which jobs hold which GPU.
 
-    Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
-    others have. 0:1+4 says that jobs 1 and 4 share GPU 0; GPU:FILL has background jobs, each with
-    its harvest, and the slowdown beside it with its interval; ENGINE is what the engine that gives
-    a node calls it. A node that was asked for and is not there yet, a policy that asks for a number
-    of nodes, and a node whose connection has ended, with the reason, have a line of their own.
+    The controller's own nodes come first, then the others by name. Nodes that were lost come last,
+    for an hour, and as long as a job asks for more GPUs than the others have. 0:1+4 says that jobs
+    1 and 4 share GPU 0; GPU:FILL has background jobs, each with its harvest, and the slowdown
+    beside it with its interval; ENGINE is what the engine that gives a node calls it. A node that
+    was asked for and is not there yet, a policy that asks for a number of nodes, and a node whose
+    connection has ended, with the reason, have a line of their own.
     """
     with connected() as client:
         found = client.nodes(everything=everything)

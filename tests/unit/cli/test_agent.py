@@ -8,7 +8,7 @@ import pytest
 
 from rota.client.client import Client
 from rota.client.trust import fingerprint_of
-from rota.folder import MEMBERSHIP, Folder
+from rota.folder import MEMBERSHIP, REMOVED, Folder, keep_membership, membership
 from rota.live.wire.clock import boot_id
 from rota.server.tls import listener
 from support.served import controller_without_agents, served
@@ -145,6 +145,20 @@ def test_of_several_nodes_the_one_with_the_machines_name_goes_on(cluster, head, 
     )
     start(*line(head), "--node", "machine")
     assert start()[1] == "machine"
+
+
+def test_a_node_that_was_removed_does_not_go_on_where_another_one_does(
+    cluster, head, home, start, monkeypatch
+):
+    monkeypatch.setattr(socket, "gethostname", lambda: "was")
+    start(*line(head))
+    warned = start(*line(head), "--node", "is")[2]
+    assert "warning: this machine is node was of that cluster as well, and both may" in warned
+    assert start()[1] == "was"
+    for removed, goes_on in (("was", "is"), ("is", "was")):  # that is told once more
+        place = home.node(removed)
+        keep_membership(place, membership(place) | {REMOVED: True})
+        assert start()[1] == goes_on
 
 
 def test_a_machine_follows_a_controller_that_has_another_address(tmp_path, home, start):

@@ -13,7 +13,15 @@ from functools import partial
 from pathlib import Path
 
 from rota.errors import InputError, shortage_of
-from rota.folder import MEMBERSHIP, Folder, hold_lock, is_in_place
+from rota.folder import (
+    MEMBERSHIP,
+    REMOVED,
+    Folder,
+    hold_lock,
+    is_in_place,
+    keep_membership,
+    membership,
+)
 from rota.live.agent.agent import Agent
 from rota.live.agent.cpu_groups import Groups, find, identity, keep, kept
 from rota.live.agent.cpus import WHOLE, Part, numa_nodes
@@ -24,7 +32,7 @@ from rota.live.logline import FORMATS, TEXT, formatter
 from rota.live.wire import clock
 from rota.live.wire.title import title_role
 
-REMOVED = 5  # the exit code of an agent whose node is none of the cluster's any more
+EXIT_REMOVED = 5  # the exit code of an agent whose node is none of the cluster's any more
 LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -105,9 +113,11 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
     asyncio.run(agent.run())
     lock.close()
     if agent.is_removed:
+        with contextlib.suppress(OSError):  # a full disk: the next agent is told so again
+            keep_membership(place, membership(place) | {REMOVED: True})
         what = f"node {options.node} was removed from its cluster; it can join again with the line "
         log.error("%sof `rota node invite`", what)
-        sys.exit(REMOVED)
+        sys.exit(EXIT_REMOVED)
 
 
 def _joined(file: Path) -> JoinedEndpoint:
