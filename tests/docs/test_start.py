@@ -52,6 +52,38 @@ def test_the_readme_says_what_has_not_been_run_and_compares_the_default_policy()
         assert f"--policy {default}" in command
 
 
+def part_of_the_readme(title: str) -> str:
+    """The text under this heading of the README; under "" what comes before the first one."""
+    text = (ROOT / "README.md").read_text()
+    start = f"\n## {title}\n" if title else "# Rota\n"
+    assert start in text
+    return text.partition(start)[2].partition("\n## ")[0]
+
+
+def test_the_readme_begins_with_what_programs_need_to_take_turns() -> None:
+    first = part_of_the_readme("").strip().partition("\n\n")[0]
+    for word in ("takes turns", "CPU", "GPU", "`rota.train`", "`suspend: restart`"):
+        assert word in first
+
+
+def test_the_training_of_the_readme_lasts_long_enough_to_be_looked_at() -> None:
+    text = part_of_the_readme("Run a job")
+    script = block(text, "train.py")
+    steps = re.search(r"s\.steps\((\d+)\)", script)
+    pause = re.search(r"time\.sleep\(([0-9.]+)\)", script)
+    assert steps and pause
+    assert int(steps[1]) * float(pause[1]) == pytest.approx(30.0)
+    shown = [text.index(words) for words in ("rota run --", "rota ps", "rota why", "rota wait")]
+    assert shown == sorted(shown)
+    assert "(docs/dashboard.png)" in text
+
+
+def test_the_readme_counts_engines_among_what_there_is() -> None:
+    for engine in ("Slurm", "Ray", "Kubernetes"):
+        assert engine in part_of_the_readme("What else there is")
+        assert engine not in part_of_the_readme("What is not there yet")
+
+
 def slurm_options() -> list[tuple[str, str]]:
     """Each option of Slurm that has a field in job files, with its place in the table as YAML."""
     _, _, rest = (START / "slurm.md").read_text().partition("| `#SBATCH` | job file | remarks |\n")
