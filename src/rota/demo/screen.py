@@ -28,6 +28,7 @@ class ProgressLine:
         self._console, self._policy, self._clock = console, policy, clock
         self._trainings = trainings
         self._began_s = clock()
+        self._from_s: float | None = None  # since then there are jobs
         self._next_s = 0.0
         self._live = Live(console=console, transient=True, auto_refresh=False)
 
@@ -52,12 +53,17 @@ class ProgressLine:
 
     def text(self, jobs: list[dict[str, Any]]) -> str:
         """The line: how much is done, for how long it has run, and who runs."""
-        passed_s, part = self._clock() - self._began_s, self._part(jobs)
+        now_s, part = self._clock(), self._part(jobs)
+        passed_s = now_s - self._began_s
+        if self._from_s is None:
+            self._from_s = now_s
         filled = round(BAR * part)
         states = {job["name"]: JobState[job["state"]] for job in jobs}
         runs = [name for name, state in states.items() if state == JobState.RUNNING]
         ended = sum(state.is_final for state in states.values())
-        left = f", {passed_s / part - passed_s:.0f} s left" if LEAST_PART <= part < 1 else ""
+        left = ""
+        if LEAST_PART <= part < 1:
+            left = f", {(now_s - self._from_s) * (1 / part - 1):.0f} s left"
         return (
             f"{self._policy} [{'#' * filled}{'.' * (BAR - filled)}] {part:4.0%}  {passed_s:.0f} s"
             f"{left}  {ended}/{len(self._trainings)} done  {', '.join(runs)}"

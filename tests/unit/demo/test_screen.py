@@ -34,9 +34,11 @@ def halfway():
 def test_the_line_tells_how_much_is_done_how_long_the_rest_takes_and_who_runs():
     clock = Clock()
     line = line_on(Console(file=io.StringIO()), clock)
+    clock.now_s += 5.0  # for which the cluster starts
+    line.text([])
     clock.now_s += 20.0
     assert line.text(halfway()) == (
-        "gandiva [#######.......]  50%  20 s, 20 s left  0/5 done  long-mlp"
+        "gandiva [#######.......]  50%  25 s, 20 s left  0/5 done  long-mlp"
     )
 
 
