@@ -37,6 +37,7 @@ RotaError
     └── ShortageError       the controller has no descriptor, process or memory left for the call
 """
 
+import contextlib
 import errno
 import resource
 from collections.abc import Iterable
@@ -223,6 +224,20 @@ def shortage_of(error: BaseException) -> str | None:
             "(ulimit -u, or pids.max of its control group)"
         )
     return "this machine has no memory left; free some" if number == errno.ENOMEM else None
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs what an extra of Rota needs, wherever Rota itself came from."""
+    import re
+    from importlib.metadata import PackageNotFoundError, requires
+
+    needs = []
+    with contextlib.suppress(PackageNotFoundError):
+        for need in requires("rota") or ():
+            package, _, marker = need.partition(";")
+            if re.search(f"extra *== *['\"]{extra}['\"]", marker):
+                needs.append(f"'{package.strip()}'")
+    return " ".join(["pip install", *needs]) if needs else f"install Rota with its extra {extra}"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rota.errors import AgentError, ArenaError
+from rota.errors import AgentError, ArenaError, pip_install
 from rota.live.agent.cuda_checkpoint import FAILED, RUNNING, Checkpoints, NvidiaDriver, exchange
 from support.checkpoint_contract import CheckpointContract, FakeDriver
 
@@ -132,4 +132,4 @@ def test_a_machine_without_a_driver_says_so(monkeypatch):
 def test_a_machine_without_cuda_core_says_so(monkeypatch):
     monkeypatch.setattr("rota.live.agent.cuda_checkpoint.driver_version", lambda: 570)
     monkeypatch.setitem(__import__("sys").modules, "cuda.core.checkpoint", None)
-    assert "rota[cuda]" in str(NvidiaDriver().refusal())
+    assert pip_install("cuda") in str(NvidiaDriver().refusal())

@@ -15,6 +15,7 @@ from rota.request.sweepfile import is_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
 START = ROOT / "docs" / "start"
+DEPLOY = ROOT / "deploy" / "systemd"
 MOST_WORDS = 8000
 MOST_BYTES_OF_A_PICTURE = 150_000
 
@@ -101,7 +102,7 @@ def test_every_option_of_slurm_has_fields_that_job_files_take(option: str, field
 def test_the_service_starts_rota_as_rota_can_be_started() -> None:
     unit = ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(block((START / "several-people.md").read_text(), "rota.service"))
+    unit.read_string((DEPLOY / "rota.service").read_text())
     service = unit["Service"]
     program, verb, *options = shlex.split(service["ExecStart"])
     assert (Path(program).name, verb) == ("rota", "up")

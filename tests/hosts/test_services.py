@@ -17,11 +17,11 @@ from rota.folder import Folder
 
 from .conftest import MARK, PORT, Job, Lab, Machine
 
-PAGE = Path(__file__).parents[2] / "docs/reference/hosts.md"
-UNITS = dict(
-    re.findall(r"^`/etc/systemd/system/(\S+)`.*?```text\n(.*?)```", PAGE.read_text(), re.S | re.M)
-)
-PROGRAM, LISTENS = "/opt/rota/bin/rota", "gpu0.lab:7800"
+TOP = Path(__file__).parents[2]
+UNITS = {file.name: file.read_text() for file in (TOP / "deploy/systemd").iterdir()}
+PROGRAM, LISTENS = "/opt/rota/.venv/bin/rota", "gpu0.lab:7800"
+# What the page has `sed` put in place of an option of the controller's unit.
+CHANGE = re.findall(r"sed -i 's/(.*?)/(.*?)/'", (TOP / "docs/reference/hosts.md").read_text())
 USER = 65534
 # The interpreter may be in a folder of root's, so that this user may read everything.
 READS = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
@@ -48,6 +48,8 @@ class Served(Machine):
     def serve(self, unit: str) -> None:
         """Run what a unit starts."""
         (line,) = re.findall(r"^ExecStart=(.*)$", UNITS[unit], re.M)
+        for before, after in CHANGE:
+            line = line.replace(before, after)
         program, *words = line.replace(LISTENS, f"{self.host.address}:{PORT}").split()
         assert program == PROGRAM
         self.run(*words)
@@ -82,6 +84,7 @@ def served():
 
 def test_each_machine_has_its_unit():
     assert set(UNITS) == {"rota.service", "rota-agent.service"}
+    assert [("--port 8787", f"--listen {LISTENS}")] == CHANGE
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")

@@ -21,7 +21,7 @@ import click
 from rota import __version__
 from rota.cli.table import render
 from rota.cli.text import size_text
-from rota.errors import RotaError
+from rota.errors import RotaError, pip_install
 from rota.folder import HOST_MEMORY, Folder
 from rota.report.text import printable
 
@@ -93,7 +93,7 @@ def _software() -> Finding:
     try:
         torch = f"torch {version('torch')}"
     except PackageNotFoundError:
-        torch = "no torch: pip install 'rota[train]' for jobs that use rota.train"
+        torch = f"no torch: {pip_install('train')} for jobs that use rota.train"
     return Finding(
         "software", OK, f"Python {platform.python_version()}, Rota {__version__}, {torch}"
     )

@@ -14,7 +14,7 @@ from rota.cli.faultoptions import FAULT_OPTIONS, RANDOM_FAULTS, parse_faults
 from rota.cli.optiongroups import options
 from rota.cli.outfile import require_folder, require_writable
 from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN
-from rota.errors import InputError
+from rota.errors import InputError, pip_install
 from rota.model.cluster import parse_cluster
 from rota.scenario.case import Case, Workload
 from rota.sim.machine import Costs
@@ -353,7 +353,8 @@ def require_drawing(html: str | None, png: str | None) -> None:
     for option, asked, library in (("--html", html, "plotly"), ("--png", png, "matplotlib")):
         if asked is not None and find_spec(library) is None:
             raise InputError(
-                f"{option} needs {library}, which is not installed; pip install 'rota[report]'"
+                f"{option} needs {library}, which is not installed; install it with: "
+                f"{pip_install('report')}"
             )
 
 

@@ -12,6 +12,7 @@ from rota.cli.failedstarts import FailedStarts, failed_starts_printed
 from rota.cli.present import structure_text
 from rota.cli.text import number_text
 from rota.errors import NeverFitsError
+from rota.model.allocation import gpus_text
 from rota.model.naming import few
 from rota.report.text import printable
 from rota.request.array import IN_ORDER
@@ -124,10 +125,11 @@ def _echo_plan(plan: Mapping[str, Any], request: SweepRequest, as_json: bool) ->
 
 def taken_text(fields: Mapping[str, Any], free_gpus: int, what: str) -> str:
     """One line on a dry run of a request: what each of its jobs needs and waits for."""
-    needs = f"{what} needs {fields['resources']['gpus']} of {free_gpus} free GPUs"
+    needs = f"{what} needs {gpus_text(fields['resources']['gpus'])}"
     awaited = few([_awaited_text(**each) for each in fields.get("depends_on", ())])
     waits = f", and waits until {printable(awaited)}" if awaited else ""
-    return f"{fields['name']}: it can be taken; {needs}{waits}"
+    free = {0: "none is", 1: "1 is"}.get(free_gpus, f"{free_gpus} are")
+    return f"{fields['name']}: it can be taken; {needs}{waits}; {free} free"
 
 
 def _awaited_text(job: str, when: str) -> str:

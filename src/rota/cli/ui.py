@@ -8,10 +8,8 @@ from importlib.util import find_spec
 
 import click
 
-from rota.errors import DataMissingError, UnreachableError
+from rota.errors import DataMissingError, UnreachableError, pip_install
 from rota.folder import Folder, is_locked
-
-INSTALL = "pip install 'rota[ui]'"
 
 
 @click.command()
@@ -60,9 +58,8 @@ def ui(port: int, opens: bool) -> None:
 def require_toolkit() -> None:
     """Raise DataMissingError, with what installs it, if the dashboard's toolkit is not there."""
     if find_spec("nicegui") is None or find_spec("plotly") is None:
-        raise DataMissingError(
-            f"the dashboard's toolkit is not installed; install it with: {INSTALL}"
-        )
+        what = "the dashboard's toolkit is not installed"
+        raise DataMissingError(f"{what}; install it with: {pip_install('ui')}")
 
 
 def _link_of_running(folder: Folder, token: str) -> str:

@@ -241,7 +241,7 @@ def _blockers(
         found.append(_blocker(Reason.IDLE, "a call of an operation", have))
     elif row in state.held_back:
         by = state.held_back[row] or "its owner"
-        found.append(_blocker(Reason.HELD_BY_USER, f"the leave of {by}", f"suspended by {by}"))
+        found.append(_blocker(Reason.HELD_BY_USER, f"{by} must resume it", f"suspended by {by}"))
     if waits_for := state.waits_for.get(row):
         found.append(_dependency(state, waits_for))
     if not state.spec[row].is_background:

@@ -49,7 +49,7 @@ SENTENCES = {
     Reason.HELD_BY_ADMIN: "an administrator holds it back",
     Reason.NEVER_FITS: "it asks for more GPUs than the cluster has",
     Reason.NODE_UNHEALTHY: "the node that holds it does not answer",
-    Reason.SLICE_WAITING_TURN: "it takes turns with other jobs, and its next turn comes",
+    Reason.SLICE_WAITING_TURN: "it waits for its turn",
     Reason.PREEMPTED_BY: "jobs that stand before it in the policy's order took its GPUs",
     Reason.PACK_UNDONE: "sharing a GPU slowed it down, so it waits for one of its own",
     Reason.TRIAL_BEHIND: "other trials of its search promise more",

@@ -29,6 +29,7 @@ from rota.report.statistic import median, percentile
 # Thousandths of the past that a range leaves out on either side: at most, and how much less after
 # each range that was missed, more after each that held. With one miss in five they stay.
 TAIL, MISSED, HELD = 100, 4, 1
+LEAST_MISS_S = 1.0  # that is worth a word
 LEAST = 10  # past ones without which nothing is foretold
 KEPT = 500  # of each group of jobs that are alike, the latest
 CHECKED = 200  # of which the error is told, the latest
@@ -398,8 +399,12 @@ def _why_not(past: Past, state: ClusterState, row: int, kind: str) -> str:
         return "its next call brings it back, which nobody can foretell"
     if row in state.staying:
         return "it waits for the node that holds it"
-    if row not in state.active or past.is_kept_back(row):
-        return "its owner keeps it back, or did"
+    if state.pauses(row):
+        return "its last try failed, and the next one is yet to begin"
+    if row in state.held_back:
+        return "its owner keeps it back"
+    if past.is_kept_back(row):
+        return "it was kept back for a while, and others' waits tell nothing of its own"
     return {
         START: f"too few jobs have started here, or none after so long a wait; it takes {LEAST}",
         RESUME: f"too few jobs went on here, or none after so long a pause; it takes {LEAST}",
@@ -418,7 +423,12 @@ def eta_sentence(told: Mapping[str, Any]) -> str:
     if told["basis"] is None:
         return f"not known: {told['why']}"
     low, high = told["low_s"], told["high_s"]
-    when = f"in {_span(low)} or more" if high is None else f"in {_span(low)} to {_span(high)}"
+    if high is None:
+        when = f"in {_span(low)} or more"
+    elif _span(low) == _span(high):
+        when = f"in {_span(low)}"
+    else:
+        when = f"in {_span(low)} to {_span(high)}"
     verb = {START: "starts", RESUME: "goes on", END: "ends"}[told["what"]]
     jobs = "1 job" if told["past"] == 1 else f"{told['past']} jobs"
     basis = {
@@ -433,13 +443,14 @@ def eta_sentence(told: Mapping[str, Any]) -> str:
 
 
 def error_sentence(error: Mapping[str, Any]) -> str:
-    """How past ETAs came true, such as ``of the last 40 such ETAs 40 held``."""
+    """How past ETAs came true, such as ``39 of the last 40 estimates were right``."""
     if not error["told"]:
         return "no past ETA to judge it by"
     kept = round(error["told"] * error["within"])
-    text = f"of the last {error['told']} such ETAs {kept} held"
-    if (missed_s := error["missed_s"]) is not None:
-        text += f", half of the others were off by {_span(missed_s)} at most"
+    text = f"{kept} of the last {error['told']} estimates were right"
+    missed_s = error["missed_s"]
+    if missed_s is not None and missed_s >= LEAST_MISS_S:
+        text += f"; half of the others were off by {_span(missed_s)} at most"
     return text
 
 

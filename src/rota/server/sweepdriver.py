@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 
-from rota.errors import InputError
+from rota.errors import InputError, pip_install
 from rota.folder import Folder
 from rota.live.provider.local import last_words
 from rota.model.ending import signal_name
@@ -31,7 +31,7 @@ def require_optuna(algorithm: str) -> None:
     if algorithm in BY_OPTUNA and find_spec("optuna") is None:
         raise InputError(
             f"sweep.algorithm: {algorithm!r} needs Optuna, which the controller's Python does not "
-            'have; install it there with: pip install "rota[sweep]"'
+            f"have; install it there with: {pip_install('sweep')}"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rota.errors import InputError
+from rota.errors import InputError, pip_install
 from rota.folder import Folder
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _issue(folder: Folder, host: str) -> tuple[Path, str]:
     except ModuleNotFoundError:
         raise InputError(
             "--listen: the package cryptography, which makes the certificates, is not installed; "
-            'install it with: pip install "rota[hosts]" (or give --tls-cert and --tls-key)'
+            f"install it with: {pip_install('hosts')} (or give --tls-cert and --tls-key)"
         ) from None
     try:
         folder.tls.mkdir(exist_ok=True, mode=0o700)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import psutil
 
-from rota.errors import InputError, RotaError
+from rota.errors import InputError, RotaError, pip_install
 from rota.folder import Folder, hold_lock
 from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
@@ -198,8 +198,8 @@ def _traces(notice: logging.Logger) -> "Traces | None":
     try:
         from rota.server.traces import Traces
     except ModuleNotFoundError as error:
-        text = '%s is set, and there are no traces: %s; install it with: pip install "rota[otel]"'
-        notice.warning(text, asked, error)
+        text = "%s is set, and there are no traces: %s; install it with: %s"
+        notice.warning(text, asked, error, pip_install("otel"))
         return None
     return Traces()
 

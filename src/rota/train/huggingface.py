@@ -3,7 +3,7 @@
     ElasticAccelerator(s)                   the program owns the loop: s.prepare, s.loader
     Trainer(callbacks=[RotaCallback(s)])    transformers owns it: suspended, but not resized
 
-Needs ``accelerate`` and ``transformers`` (``pip install 'rota[huggingface]'``).
+Needs ``accelerate`` and ``transformers`` (the extra ``huggingface``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     Fabric(strategy=ElasticStrategy(s))     the program owns the loop: s.prepare, s.loader
     Trainer(callbacks=[RotaCallback(s)])    Lightning owns it: suspended, but not resized
 
-Needs the package ``lightning`` (``pip install 'rota[lightning]'``).
+Needs the package ``lightning`` (the extra ``lightning``).
 """
 
 from __future__ import annotations

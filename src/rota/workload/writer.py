@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import IO, Any
 
-from rota.errors import TraceError
+from rota.errors import TraceError, pip_install
 from rota.model.job import BACKGROUND, FOREGROUND, Dependency, Elastic, JobSpec, Share
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
@@ -141,7 +141,8 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         from pyarrow import parquet
     except ImportError:
         raise TraceError(
-            "writing Parquet needs pyarrow, which is absent; run: pip install 'rota[parquet]'"
+            "writing Parquet needs pyarrow, which is not installed; install it with: "
+            f"{pip_install('parquet')}"
         ) from None
     kinds = {
         "num_gpus": pyarrow.int64(),

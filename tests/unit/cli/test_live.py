@@ -210,7 +210,7 @@ class TestRun:
 
     def test_a_dry_run_takes_nothing(self, rota, cluster):
         code, out, _ = rota("run", "--dry-run", "--", "python", "train.py")
-        assert (code, out) == (0, "train: it can be taken; it needs 1 of 2 free GPUs\n")
+        assert (code, out) == (0, "train: it can be taken; it needs 1 GPU; 2 are free\n")
         assert cluster.controller.state.spec == []
 
     def test_a_dry_run_tells_which_jobs_would_be_waited_for(self, rota, cluster):
@@ -220,8 +220,8 @@ class TestRun:
         code, out, _ = rota("run", "--dry-run", *after, "--", "python", "train.py")
         assert (code, out) == (
             0,
-            "train: it can be taken; it needs 1 of 2 free GPUs, and waits until job prepare has "
-            "succeeded, job 2 has ended\n",
+            "train: it can be taken; it needs 1 GPU, and waits until job prepare has succeeded, "
+            "job 2 has ended; 2 are free\n",
         )
 
 

@@ -64,5 +64,5 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(option, librar
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     asked = {"html": "a.html" if option == "--html" else None, "png": None}
     asked["png"] = "dir" if option == "--png" else None
-    with pytest.raises(InputError, match=rf"{option} needs {library}.*rota\[report\]"):
+    with pytest.raises(InputError, match=rf"{option} needs {library}.*pip install .matplotlib"):
         require_drawing(**asked)

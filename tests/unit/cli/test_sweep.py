@@ -108,7 +108,7 @@ class TestSubmit:
         code, out, err = rota("submit", "--dry-run", sweep_file())
         assert (code, err) == (0, "")
         assert out.splitlines() == [
-            "digits: it can be taken; each trial needs 1 of 2 free GPUs",
+            "digits: it can be taken; each trial needs 1 GPU; 2 are free",
             "a trial, for example: python train.py --lr 0.001",
         ]
         _, out, _ = rota("submit", "--dry-run", "--json", sweep_file())
@@ -121,7 +121,7 @@ class TestSubmit:
         assert (code, out.splitlines()) == (
             0,
             [
-                "many: it can be taken; each job needs 1 of 2 free GPUs",
+                "many: it can be taken; each job needs 1 GPU; 2 are free",
                 "a job, for example: echo 0",
             ],
         )

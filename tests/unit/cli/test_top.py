@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from rota.cli.topboard import ANSWERS, BACK, KEYS
+from rota.errors import pip_install
 
 
 def test_without_textual_it_says_how_to_install_it(rota, monkeypatch):
@@ -17,7 +18,8 @@ def test_without_textual_it_says_how_to_install_it(rota, monkeypatch):
     code, _, err = rota("top")
     assert (code, err) == (
         2,
-        "error: rota top needs Textual, which is not installed; pip install 'rota[tui]'\n",
+        "error: rota top needs Textual, which is not installed; install it with: "
+        f"{pip_install('tui')}\n",
     )
 
 

@@ -231,11 +231,11 @@ def test_a_running_job_ends_by_its_progress_and_a_sentence_tells_the_error():
     cluster.passes(100.0)
     told = cluster.eta(0, halfway(step_time_s=60.0))
     assert (told["low_s"], told["high_s"], told["basis"]) == (3000.0, 3000.0, "progress")
-    text = "ends in 50 min to 50 min, by its progress; no past ETA to judge it by"
+    text = "ends in 50 min, by its progress; no past ETA to judge it by"
     assert eta_sentence(told) == text
     told["error"] = {"told": 40, "within": 0.8, "missed_s": 12.0}
     assert eta_sentence(told).endswith(
-        "of the last 40 such ETAs 32 held, half of the others were off by 12 s at most"
+        "32 of the last 40 estimates were right; half of the others were off by 12 s at most"
     )
 
 
@@ -257,7 +257,9 @@ def test_a_turn_is_no_sooner_and_a_reservation_no_later_than_it_says():
 def test_a_job_that_its_owner_keeps_back_has_no_eta():
     cluster = Live(job(0), cluster="1x1")
     cluster.happens(SuspendRequested, 0)
-    assert cluster.eta(0)["why"] == "its owner keeps it back, or did"
+    assert cluster.eta(0)["why"] == "its owner keeps it back"
+    cluster.happens(ResumeRequested, 0)
+    assert cluster.eta(0)["why"].startswith("it was kept back for a while")
 
 
 def test_a_job_whose_state_is_on_a_node_that_is_away_has_no_eta():

@@ -8,6 +8,7 @@ from functools import partial
 import httpx
 import pytest
 
+from rota.errors import pip_install
 from rota.model.events import (
     JobFinished,
     JobLaunched,
@@ -155,7 +156,7 @@ def test_without_optuna_only_searches_that_need_none_are_taken(http, monkeypatch
     monkeypatch.setattr(sweepdriver, "find_spec", lambda name: None)
     answer = submit(http)
     assert (answer.status_code, answer.json()["code"]) == (422, "InputError")
-    assert 'pip install "rota[sweep]"' in answer.json()["detail"]
+    assert pip_install("sweep") in answer.json()["detail"]
     for algorithm in ("manual", "grid"):
         block = FIELDS["sweep"] | {"algorithm": algorithm, "space": {"lr": {"choice": [1, 2]}}}
         assert submit(http, sweep=block, run="python train.py").status_code == 201

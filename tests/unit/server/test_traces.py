@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
+from rota.errors import pip_install
 from rota.live.controller.loop import Controller
 from rota.model.allocation import on_node
 from rota.model.commands import Launch, Resume, Suspend
@@ -231,4 +232,4 @@ def test_who_asks_for_traces_without_the_extra_is_told_how_to_get_it(
     monkeypatch.setenv(TRACED_BY[1], "http://127.0.0.1:1")
     monkeypatch.setattr(builtins, "__import__", without)
     assert _traces(logging.getLogger("rota.notice")) is None
-    assert 'pip install "rota[otel]"' in caplog.text
+    assert pip_install("otel") in caplog.text

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from rota.errors import AgentError, ArenaError
+from rota.errors import AgentError, ArenaError, pip_install
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = "running", "locked", "checkpointed", "failed"
 LEAST_DRIVER = 570
@@ -174,7 +174,7 @@ class NvidiaDriver:
             from cuda.bindings import driver
             from cuda.core.checkpoint import Process
         except (ImportError, RuntimeError):
-            return "the agent has no cuda-core (pip install 'rota[cuda]')"
+            return f"the agent has no cuda-core ({pip_install('cuda')})"
         try:
             (status,) = driver.cuInit(0)
             if status:

@@ -23,7 +23,7 @@ NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MOST_LINES = 3  # of a setup that has failed, in a message
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
 LOOK_AT_MOST_S = 0.2  # at a checkpoint folder, for the newest file: a disk may be slow
-VANISHED = "its processes vanished without a word (their shim was killed)"
+VANISHED = "its processes were killed from outside"
 
 
 class Ending:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rota.errors import pip_install
+
 CALL_S = 10.0  # to be connected with the API server, and for it to answer
 SILENT_S = 90.0  # a watch tells something every minute
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -120,7 +122,7 @@ def connect(context: str | None, namespace: str | None) -> Api:
     try:
         from kubernetes import client, config
     except ImportError as error:
-        raise UnusableError(f'{error}; install it: pip install "rota[kubernetes]"') from None
+        raise UnusableError(f"{error}; install it with: {pip_install('kubernetes')}") from None
     settings = client.Configuration()
     try:
         if context is None and is_inside():

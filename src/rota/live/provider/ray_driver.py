@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rota.errors import pip_install
+
 RAY = re.compile(r"2[.]60[.]")  # the versions that Rota is tested with
 CONNECT_S = 5.0  # for the head to take a connection
 ACTOR_S = 3.0  # for actors to answer
@@ -411,11 +413,11 @@ def connect(address: str | None, cluster: str) -> Driver:
     try:
         import ray
     except ImportError as error:
-        raise Trouble(f'{error}; install it: pip install "rota[ray]"') from None
+        raise Trouble(f"{error}; install it with: {pip_install('ray')}") from None
     if not RAY.match(ray.__version__):
         raise Trouble(
             f"ray {ray.__version__} is installed here, and Rota needs ray>=2.60,<2.61; install "
-            'it: pip install "rota[ray]", on all nodes'
+            f"it on all nodes: {pip_install('ray')}"
         )
     if "://" not in address and address != "auto":
         _check_place(address)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rota.errors import TraceError
+from rota.errors import TraceError, pip_install
 from rota.workload.readers.files import most_unpacked
 
 MOST_ROWS = 50_000_000
@@ -45,7 +45,7 @@ def _open(name: str, data: bytes) -> Any:
     except ImportError:
         raise TraceError(
             f"trace {name} is Parquet, and pyarrow is not installed; "
-            "run: pip install 'rota[parquet]'"
+            f"install it with: {pip_install('parquet')}"
         ) from None
     try:
         file = ParquetFile(BufferReader(data), page_checksum_verification=True)
