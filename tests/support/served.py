@@ -236,6 +236,9 @@ class StandInController:
     def quota(self, row: int) -> int | None:
         return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
 
+    def queues(self) -> tuple[str, ...]:
+        return self._policy.queues()
+
     def queue_weight(self, queue: str) -> float:
         return self._policy.queue_weight(queue)
 

@@ -470,6 +470,12 @@ def missing_script(request: JobRequest) -> str:
 # -- steps ---------------------------------------------------------------------------------------
 
 
+def _warn_of_missing(request: JobRequest) -> None:
+    if missing := missing_script(request):
+        told = f"there is no {printable(missing)} here; the job fails unless it is there by then"
+        click.echo(f"warning: {told}", err=True)
+
+
 def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
     with connected() as client:
         try:
@@ -478,9 +484,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
                 _echo_plan(plan, as_json)
                 _echo_advice(request, plan["python"])
                 echo_warnings(plan)
-                if missing := missing_script(request):
-                    told = f"there is no {printable(missing)} here; the job would fail"
-                    click.echo(f"warning: {told}", err=True)
+                _warn_of_missing(request)
                 return 0
             job = client.submit(request)
             submitted = client.cursor
@@ -492,6 +496,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
         click.echo(truth(job, verdict), err=True)
         echo_warnings(verdict)
         echo_warnings(job)
+        _warn_of_missing(request)
         _echo_advice(request, job["python"])
         if follow:
             return _follow(client, job["id"], after=submitted)
@@ -588,11 +593,11 @@ def _await_start(client: "Client", job_id: str) -> None:
 
 
 def _write_log(text: str, raw: bool) -> None:
-    if sys.stdout.isatty() and not raw:
-        text = printable(text, keep="\n\t\r")
-    sys.stdout.write(
-        text.encode("utf-8", "replace").decode(sys.stdout.encoding or "utf-8", "replace")
-    )
+    if sys.stdout.isatty():
+        sys.stdout.write(text if raw else printable(text, keep="\n\t\r"))
+    else:  # as the job printed it, whatever the letters of this program's own messages
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 
 def _steer(

@@ -10,6 +10,7 @@
 A verb may add its own codes and says so in its help.
 """
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -120,6 +121,8 @@ def main(args: list[str] | None = None) -> NoReturn:
 
 def _exit_code(args: list[str] | None) -> int:
     settings: dict[str, Any] = {"color": False} if os.environ.get("NO_COLOR") else {}
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not have every letter
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Without standalone mode, click returns the code given to ctx.exit(), or what the command
         # itself returned.

@@ -47,7 +47,7 @@ class Connection:
         ca: str | None = None,
     ) -> None:
         self._ca = ca or os.environ.get("ROTA_CA")
-        self._fixed_url = url or os.environ.get("ROTA_SERVER")
+        self._fixed_url = _checked(url or os.environ.get("ROTA_SERVER"))
         self._fixed_token = token or os.environ.get("ROTA_TOKEN")
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
         self.user = _own_name()
@@ -128,11 +128,19 @@ class Connection:
                 now_s = presence.at(time.monotonic(), timeout_s)
                 if not retry or now_s + pause_s > deadline:
                     raise UnreachableError(
-                        f"no controller answers at {url} ({_cause(error)}); start one with: rota up"
+                        f"no controller answers at {url} ({_cause(error)}); {self.remedy(error)}"
                     ) from None
             time.sleep(pause_s)
             presence.at(time.monotonic())
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+    def remedy(self, error: Exception) -> str:
+        """What helps where nobody answers."""
+        if self._fixed_url is None:
+            return "start one with: rota up"
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return f"it speaks http there: set ROTA_SERVER=http{self._fixed_url[len('https') :]}"
+        return "is ROTA_SERVER right, and does `rota up` run there?"
 
     def now_s(self) -> float:
         """The cluster's time, by the controller's last answer."""
@@ -159,6 +167,11 @@ class Connection:
             raise UnreachableError(
                 f"no controller runs on {self._folder.path}; start one with: rota up"
             ) from None
+        except PermissionError:
+            raise UnreachableError(
+                f"{self._folder.server} can't be read by you; its owner can tell you what to set "
+                "ROTA_SERVER and ROTA_TOKEN to, or set ROTA_HOME to a folder of yours"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError):
             raise UnreachableError(
                 f"{self._folder.server} can't be read; start the controller again with: rota up"
@@ -176,6 +189,18 @@ class Connection:
                 f"the token {self._folder.token} can't be read ({error}); "
                 "set ROTA_HOME to the controller's folder, or ROTA_TOKEN"
             ) from None
+
+
+def _checked(url: str | None) -> str | None:
+    """A controller's address; raises InputError without http:// or https:// before it."""
+    if not url or url.startswith(("http://", "https://")):
+        return url or None
+    host = url.rpartition(":")[0] or url
+    scheme = "http" if host in ("localhost", "127.0.0.1", "[::1]") else "https"
+    fix = "" if "://" in url else f"; write {scheme}://{url}"
+    raise InputError(
+        f"ROTA_SERVER: {url!r} begins with neither http:// nor https://, as an address does{fix}"
+    )
 
 
 def _own_name() -> str:

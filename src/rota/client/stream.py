@@ -171,9 +171,8 @@ class Stream(ABC, Generic[T]):
         if not self._is_past_patience(pause_s):
             return pause_s
         if isinstance(error, httpx.TransportError):
-            raise UnreachableError(
-                f"no controller answers ({why_of(error)}); start one with: rota up"
-            ) from None
+            remedy = self._connection.remedy(error)
+            raise UnreachableError(f"no controller answers ({why_of(error)}); {remedy}") from None
         raise error
 
     def _pause_without_place(self, error: BusyError) -> float:

@@ -137,6 +137,11 @@ class Policy:
         quotas = None if self.stages is None else self.stages.quotas
         return None if quotas is None else quotas.of(view, view.spec[row].vc)
 
+    def queues(self) -> tuple[str, ...]:
+        """The queues that have quotas, if these are all that have any; else none."""
+        quotas = None if self.stages is None else self.stages.quotas
+        return () if quotas is None else quotas.queues()
+
     def queue_weight(self, queue: str) -> float:
         """The share of a queue that has no quota, relative to the others' shares."""
         fair = None if self.stages is None else self.stages.fair_share

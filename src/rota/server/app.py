@@ -119,13 +119,12 @@ def _job_routes(controller: Any) -> APIRouter:
             controller.jobs.check(job)
             await controller.jobs.resumed_from(job)
             plan = {"job": job.to_fields(), "free_gpus": controller.state.idle.count}
-            plan["warnings"] = await controller.files.warnings(job)
+            plan["warnings"] = await jobs.warnings(controller, job)
             return JSONResponse(plan | {"python": jobs.python_of(program_of(job))})
         key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
         row = await controller.jobs.submit(job, user=user, key=key, body_hash=hashed)
         python = jobs.python_of(program_of(job))
-        warnings = await controller.files.warnings(job)
-        more = {"python": python, "warnings": warnings}
+        more = {"python": python, "warnings": await jobs.warnings(controller, job)}
         return JSONResponse(jobs.summary(controller, row) | more, 201)
 
     @router.post("/plans")

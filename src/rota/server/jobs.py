@@ -10,19 +10,21 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rota.errors import AgentAwayError, InputError, closest
+from rota.errors import AgentAwayError, InputError, closest, did_you_mean
 from rota.explain.burst import burst_of
 from rota.explain.filling import filling_of
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
 from rota.model.decide.live_limits import most_gpus
 from rota.model.job import Job, JobState, Program
+from rota.model.naming import few
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.report.eta import Past, eta_of, eta_sentence
 from rota.report.text import natural
 from rota.request.dependencies import dependencies_field
+from rota.request.jobfile import JobRequest
 from rota.request.launchers import launcher_of
 from rota.request.notify import notices_field
 from rota.request.retries import retries_fields
@@ -182,6 +184,16 @@ def _cores(controller: Any, row: int) -> dict[str, Any] | None:
         return None
     node = controller.state.nodes[held.nodes()[0]].name
     return {"given": millicores / 1000, "held_by": controller.record.held_by.get(node)}
+
+
+async def warnings(controller: Any, job: JobRequest) -> list[str]:
+    """What whoever submits a job should know of it: of its queue, its folder, its environment."""
+    told = []
+    if (known := controller.queues()) and job.queue not in known:
+        queue = f"queue {job.queue!r} has no quota{did_you_mean(job.queue, known)}"
+        what = queue if job.queue else "the job names no queue"
+        told = [f"{what}; queues with a quota: {few(known)}"]
+    return [*told, *await controller.files.warnings(job)]
 
 
 def _same_name(controller: Any, row: int) -> list[str]:

@@ -49,7 +49,7 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         key, hashed = checked_key(idempotency_key), body_hash(sweep.to_fields())
         name = await controller.sweeps.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
         driver.look()
-        warnings = await controller.files.warnings(sweep.job)
+        warnings = await jobs.warnings(controller, sweep.job)
         return JSONResponse(_told(searches.tell(name, brief=True)) | {"warnings": warnings}, 201)
 
     @router.get("/sweeps")

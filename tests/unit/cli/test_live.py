@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -72,8 +73,10 @@ class TestRun:
     def test_it_prints_the_id_and_one_line_of_truth(self, rota, cluster, tmp_path):
         code, out, err = rota("run", "--gpus", "2", "--", "python", "a b.py", "--lr", "1", "; rm *")
         assert (code, out) == (0, "1\n")
-        assert err.count("\n") == 2
+        assert err.count("\n") == 3
         assert "`rota why 1`" in err
+        missing = f"warning: there is no {tmp_path}/a b.py here; the job fails unless it is there"
+        assert missing in err
         assert f"python: {Path(sys.executable).parent}/python, that `rota up` runs in" in err
         program = cluster.controller.state.spec[0].program
         assert program.run == "python 'a b.py' --lr 1 '; rm *'"
@@ -745,6 +748,25 @@ class TestLogs:
         assert rota("logs", "1") == (0, "a\nb\n\x1b[31mc\n", "")
         assert rota("logs", "1", "--tail", "2")[1] == "b\n\x1b[31mc\n"
         assert rota("logs", "1", "--rank", "1")[1] == "other\n"
+
+    @pytest.mark.parametrize("encoding", ["ascii", "gbk"])
+    def test_letters_that_a_terminal_lacks_are_escaped_and_files_have_them(
+        self, cluster, tmp_path, encoding
+    ):
+        cluster.do(cluster.controller.turn)
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        rota = [sys.executable, "-m", "rota.cli.main"]
+        run = [*rota, "run", "--", "echo", "ä→"]
+        subprocess.run(run, env=environment, check=True, capture_output=True)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, "ä→\n".encode())
+        shown = [
+            subprocess.run([*rota, verb, "1"], env=environment, capture_output=True, check=True)
+            for verb in ("logs", "show")
+        ]
+        assert shown[0].stdout == "ä→\n".encode()
+        shows = b"\\xe4" if encoding == "gbk" else "ä".encode()  # click makes ASCII UTF-8
+        assert b"echo '" + shows in shown[1].stdout
 
     def test_a_failed_job_shows_the_output_of_the_rank_that_failed(self, rota, cluster):
         rota("run", "--gpus", "2", "--", "x")

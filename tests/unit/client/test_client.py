@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +80,44 @@ class TestFinding:
     def test_without_a_controller_it_says_how_to_start_one(self, tmp_path):
         with Client(folder=tmp_path) as client, pytest.raises(UnreachableError, match="rota up"):
             client.jobs()
+
+    def test_an_address_that_is_set_is_named_instead(self, monkeypatch):
+        monkeypatch.setenv("ROTA_TOKEN", "x")
+        monkeypatch.setenv("ROTA_SERVER", "http://127.0.0.1:1")
+        with Client() as client, pytest.raises(UnreachableError, match="is ROTA_SERVER right"):
+            client._call("GET", "/jobs", patience_s=0.0)
+
+    def test_an_address_of_http_does_not_speak_https(self, cluster, monkeypatch):
+        monkeypatch.setenv("ROTA_TOKEN", "x")
+        monkeypatch.setenv("ROTA_SERVER", cluster.url.replace("http:", "https:"))
+        with (
+            Client() as client,
+            pytest.raises(UnreachableError, match=f"ROTA_SERVER={cluster.url}"),
+        ):
+            client._call("GET", "/jobs", patience_s=0.0)
+
+    @pytest.mark.parametrize(
+        ("url", "fix"),
+        [
+            ("localhost:8787", "write http://localhost:8787"),
+            ("gpu0.lab:7800", "write https://gpu0.lab:7800"),
+            ("gpu0", "write https://gpu0"),
+            ("ftp://gpu0", "neither http:// nor https://, as an address does"),
+        ],
+    )
+    def test_an_address_without_a_scheme_is_refused(self, monkeypatch, url, fix):
+        monkeypatch.setenv("ROTA_SERVER", url)
+        with pytest.raises(InputError, match=f"ROTA_SERVER: '{url}' begins with .*{fix}$"):
+            Client()
+
+    def test_a_folder_of_somebody_else_is_told(self, folder, monkeypatch):
+        def refuse(*_: object) -> str:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "read_text", refuse)
+        with Client(folder=folder, token="x") as client, pytest.raises(UnreachableError) as error:
+            client._call("GET", "/jobs", patience_s=0.0)
+        assert "its owner can tell you what to set ROTA_SERVER" in str(error.value)
 
     def test_a_word_that_is_out_of_date_is_unreachable(self, folder, monkeypatch):
         monkeypatch.setattr(client_module, "PATIENCE_S", 0.0)

@@ -11,6 +11,7 @@ import pytest
 from rota.live.agent.log_pieces import LONGEST_LINE
 from rota.model.events import JobFinished, JobSubmitted
 from rota.model.job import JobSpec, JobState
+from rota.policy.registry import create
 from support.served import StandInController, controller_without_agents, served
 
 JOB = {"run": "python train.py", "workdir": "/tmp"}
@@ -402,3 +403,21 @@ def test_a_lack_of_descriptors_is_a_problem_with_the_fix(monkeypatch, http):
     assert answer.status_code == 503
     assert answer.json()["code"] == "ShortageError"
     assert "raise ulimit -n" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("quotas", "queue", "warning"),
+    [
+        ("vision=1;nlp=1", "vison", "queue 'vison' has no quota (did you mean 'vision'?); "),
+        ("vision=1;nlp=1", None, "the job names no queue; "),
+        ("vision=1;nlp=1", "nlp", None),
+        ("vision=1;*=1", "vison", None),
+        ("equal", "vison", None),
+    ],
+)
+def test_a_queue_without_a_quota_is_told_if_others_have_one(cluster, http, quotas, queue, warning):
+    cluster.controller._policy = create("fifo", {"quotas": quotas})
+    asked = JOB | ({} if queue is None else {"queue": queue})
+    told = [] if warning is None else [f"{warning}queues with a quota: vision, nlp"]
+    for params in ({"dry_run": True}, {}):
+        assert http.post("/api/v1/jobs", params=params, json=asked).json()["warnings"] == told

@@ -475,6 +475,10 @@ class Controller:
             log.exception("policy %s can't tell a job's quota", identity(self._policy))
             return None
 
+    def queues(self) -> tuple[str, ...]:
+        """The queues that have quotas, if these are all that have any; else none."""
+        return self._policy.queues()
+
     def queue_weight(self, queue: str) -> float:
         """The share of a queue that has no quota, relative to the others' shares."""
         return self._policy.queue_weight(queue)

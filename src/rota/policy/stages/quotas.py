@@ -51,6 +51,11 @@ class Quotas(NamedTuple):
         named = self._by_queue(view)
         return named.get(queue, named.get(OTHERS, 0))
 
+    def queues(self) -> tuple[str, ...]:
+        """The queues that are named, if no other has a quota; else none."""
+        names = tuple(name for name, _ in self.gpus)
+        return () if OTHERS in names else names
+
     def _by_queue(self, view: View) -> dict[str, int]:
         if not self.equal:
             return dict(self.gpus)
