@@ -166,18 +166,19 @@ def last_lines(client: Client, job: Mapping[str, Any]) -> list[str]:
 def _folded(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
     """The jobs less the trials that have no GPUs, and a line about these for each search."""
     listed = []
-    idle: dict[str, Counter[str]] = {}
+    idle: dict[tuple[str, bool], Counter[str]] = {}
     for job in jobs:
         if job["sweep"] is None or job["gpus"]:
             listed.append(job)
         else:
-            counts = idle.setdefault(job["sweep"]["name"], Counter())
+            name, is_array = job["sweep"]["name"], bool(job["sweep"].get("array"))
+            counts = idle.setdefault((name, is_array), Counter())
             counts["ended" if present.is_final(job) else "waiting"] += 1
     return listed, [
-        f"search {printable(name)}: "
+        f"{'array' if is_array else 'search'} {printable(name)}: "
         + ", ".join(f"{counts[what]} {what}" for what in ("waiting", "ended") if counts[what])
-        + "; --trials lists its trials"
-        for name, counts in idle.items()
+        + f"; --trials lists its {'tasks' if is_array else 'trials'}"
+        for (name, is_array), counts in idle.items()
     ]
 
 

@@ -284,6 +284,8 @@ def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
     if sweep is None:
         return None
     params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
+    if sweep.get("array"):
+        return f"task {sweep['number']} of array {sweep['name']}: {params}"
     return f"trial {sweep['number']} of {sweep['name']}" + (f": {params}" if params else "")
 
 

@@ -65,7 +65,8 @@ def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> 
 
 def sweep_lines(story: SweepStory, width: float, everything: bool) -> list[str]:
     """Lines about a search for a terminal of ``width`` columns; pictures only on a terminal."""
-    lines = [f"sweep {printable(story.name)}"]
+    what, parts = ("array", "task") if story.is_array else ("sweep", "trial")
+    lines = [f"{what} {printable(story.name)}"]
     for name, text in facts(story):
         lines.append(folded(f"  {name:<9}{printable(text)}", width, indent=11))
     order = ranked(story)
@@ -80,7 +81,7 @@ def sweep_lines(story: SweepStory, width: float, everything: bool) -> list[str]:
     if trials:
         lines += ["", *_table_lines(story, trials, width)]
     if len(trials) < len(order):
-        lines.append(f"and {len(order) - len(trials)} more trials: --all lists them")
+        lines.append(f"and {len(order) - len(trials)} more {parts}s: --all lists them")
     return lines
 
 
@@ -100,7 +101,7 @@ def _table_lines(story: SweepStory, trials: Sequence[TrialStory], width: float) 
     lines = [_rendered(table)]
     if left_out:
         lines.append(folded(f"not shown for want of room: {', '.join(left_out)}", width, indent=2))
-    return lines + _why_lines(trials, width)
+    return lines + _why_lines(story, trials, width)
 
 
 def _rendered(table: Sequence[Sequence[str]]) -> str:
@@ -124,7 +125,7 @@ def _fitted(table: Sequence[Sequence[str]], width: float) -> tuple[list[list[str
     return fitted, left_out
 
 
-def _why_lines(trials: Sequence[TrialStory], width: float) -> list[str]:
+def _why_lines(story: SweepStory, trials: Sequence[TrialStory], width: float) -> list[str]:
     """Reasons why trials ended, each once; reasons that differ only in numbers are one."""
     alike: dict[str, list[TrialStory]] = {}
     for trial in trials:
@@ -132,7 +133,8 @@ def _why_lines(trials: Sequence[TrialStory], width: float) -> list[str]:
             alike.setdefault(NUMBER.sub("0", trial.why), []).append(trial)
     lines = ["why they ended:"] if alike else []
     for first, *others in alike.values():
-        text = f"  trial {first.number}: {printable(first.why)}"
+        part = "task" if story.is_array else "trial"
+        text = f"  {part} {first.number}: {printable(first.why)}"
         if others:
             text += f"; likewise {', '.join(str(trial.number) for trial in others)}"
         lines.append(folded(text, width, indent=4))

@@ -15,7 +15,6 @@ from rota.errors import NeverFitsError
 from rota.model.allocation import gpus_text
 from rota.model.naming import few
 from rota.report.text import printable
-from rota.request.array import IN_ORDER
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -72,10 +71,11 @@ def follow(client: Client, name: str, timeout_s: float | None = None) -> int:
             error = told["driver_error"]
             click.echo(f"sweep {name}: {printable(error)}", err=True)
     message = f": {printable(told['message'])}" if told["message"] else ""
-    click.echo(f"sweep {name} {told['outcome']}{message}", err=True)
+    what = "array" if told["array"] else "sweep"
+    click.echo(f"{what} {name} {told['outcome']}{message}", err=True)
     found = told["best"] is not None or "metric" not in told["request"]["sweep"]
     well = told["outcome"] in ENDED_WELL and found
-    if told["request"]["sweep"]["algorithm"]["name"] == IN_ORDER:  # of an array each one counts
+    if told["array"]:  # each task counts
         well = well and not told["trials"]["failed"]
     return 0 if well else SWEEP_FAILED
 
@@ -85,9 +85,10 @@ def _truth(begun: Mapping[str, Any], request: SweepRequest) -> str:
     name = begun["name"]
     taken = f" ({request.job.name!r} was taken)" if name != request.job.name else ""
     if request.is_array:
-        jobs = "1 job" if request.max_trials == 1 else f"{request.max_trials} jobs"
-        at_once = "" if request.parallel is None else f", {request.parallel} at once"
-        return f"array {name}{taken}: {jobs}{at_once}; `rota sweep show {name}` tells how it stands"
+        tasks = "1 task" if request.max_trials == 1 else f"{request.max_trials} tasks"
+        few_at_once = request.parallel is not None and request.parallel < (request.max_trials or 0)
+        what = f"{tasks}, {request.parallel} at once" if few_at_once else tasks
+        return f"array {name}{taken}: {what}; `rota sweep show {name}` tells how it stands"
     many = "trials" if request.max_trials is None else f"up to {_counted(request.max_trials)}"
     if request.algorithm == "manual":
         many += " that your own program proposes"
@@ -116,7 +117,7 @@ def _echo_plan(plan: Mapping[str, Any], request: SweepRequest, as_json: bool) ->
     if as_json:
         click.echo(structure_text(plan))
         return
-    noun = "job" if request.is_array else "trial"
+    noun = "task" if request.is_array else "trial"
     click.echo(
         f"{taken_text(plan['sweep'], plan['free_gpus'], f'each {noun}')}\n"
         f"a {noun}, for example: {printable(plan['trial']['run'])}"

@@ -5,6 +5,8 @@ from rota.model.state.state import ClusterState
 
 MOST_NAMED = 3
 NEED = "that it promises more than those of its search that go on"
+PLACE = "its place among the tasks of its array"
+TASK_ENDED = "a task of its array that goes on ended"
 WOULD_START_IF = "it promised more than one of its search that goes on, or one of those ended"
 
 
@@ -21,6 +23,8 @@ def standing(state: ClusterState, row: int, now_s: float) -> str:
     trial = state.spec[row].trial
     if trial is None:
         raise KeyError(row)
+    if trial.sweep.is_array:
+        return f"{jobs_text(those_ahead(state, row))} of the array go on"
     sign = 1 if trial.sweep.maximize else -1
     best = {each: _best(state, each, sign, now_s) for each in (row, *_ahead(state, row))}
     told = _told(best.pop(row), "it has")

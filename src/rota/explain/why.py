@@ -328,7 +328,8 @@ def _by_policy(
     spec = state.spec[row]
     if reason == Reason.TRIAL_BEHIND and spec.trial is not None:
         have, holders = trial_wait.standing(state, row, now_s), trial_wait.those_ahead(state, row)
-        return _blocker(reason, trial_wait.NEED, have, holders)
+        need = trial_wait.PLACE if spec.trial.sweep.is_array else trial_wait.NEED
+        return _blocker(reason, need, have, holders)
     if reason == Reason.WAIT_QUOTA:
         need = f"room for {gpus_text(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
         if _is_too_small(state, row, quota):
@@ -524,7 +525,8 @@ def _would_start_if(
     if state.target[row] is not None:
         return "the GPUs it was given were released, which they are about to be"
     if Reason.TRIAL_BEHIND.name in rules:
-        return trial_wait.WOULD_START_IF
+        is_task = (trial := state.spec[row].trial) is not None and trial.sweep.is_array
+        return trial_wait.TASK_ENDED if is_task else trial_wait.WOULD_START_IF
     if turns is not None:
         return f"its turn came, in {turns.left_s(now_s):.0f} s at the earliest"
     if Reason.WAIT_LIMIT.name in rules:
@@ -644,6 +646,9 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None, 
     if reason == Reason.WAIT_QUOTA and _is_too_small(state, row, quota):
         more = "it asks for more GPUs than its queue's quota has"
         return more if quota else "its queue has no quota"
+    trial = state.spec[row].trial
+    if reason == Reason.TRIAL_BEHIND and trial is not None and trial.sweep.is_array:
+        return "other tasks of its array come first"
     return SENTENCES[reason]
 
 

@@ -13,7 +13,7 @@ class Sweep(NamedTuple):
 
     ``metric`` is the name that trials report, ``maximize`` is True if more of it is better. The
     search is over when a trial reaches the ``target``; a trial makes ``reports`` of the metric in
-    all, None if unknown.
+    all, None if unknown. The trials of an array are its tasks, which differ in an index alone.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Sweep(NamedTuple):
     maximize: bool = True
     target: float | None = None
     reports: int | None = None
+    is_array: bool = False
 
 
 class SweepTrial(NamedTuple):

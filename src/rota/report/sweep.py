@@ -75,6 +75,11 @@ class SweepStory(NamedTuple):
     rest: Mapping[str, Any]
 
     @property
+    def is_array(self) -> bool:
+        """True if it is an array, whose trials are its tasks."""
+        return bool(self.rest.get("array"))  # older controllers don't tell
+
+    @property
     def best(self) -> TrialStory | None:
         """The trial with the best value, None if there is no value."""
         return next((trial for trial in self.trials if trial.number == self.winner), None)

@@ -32,18 +32,21 @@ def facts(story: SweepStory) -> Iterator[tuple[str, str]]:
         yield "best", f"no trial has reported {story.metric} yet"
     goal = "maximize" if story.maximize else "minimize"
     target = "" if story.target is None else f" to {value_text(story.target)}"
-    yield "goal", f"{goal} {story.metric}{target}" if story.metric else "each trial's success"
+    if not story.is_array:
+        yield "goal", f"{goal} {story.metric}{target}" if story.metric else "each trial's success"
     search = story.rest["request"]["sweep"]
     most = search.get("max_trials")
     standings = ", ".join(f"{count} {name}" for name, count in counts(story).items())
     of = f" of {most}" if most is not None else ""
-    yield "trials", f"{len(story.trials)}{of}" + (f": {standings}" if standings else "")
+    what = "tasks" if story.is_array else "trials"
+    yield what, f"{len(story.trials)}{of}" + (f": {standings}" if standings else "")
     hours = search.get("gpu_hours")
     budget = "" if hours is None else f", of a budget of {written(hours * HOUR_S)}"
     gpus = story.rest["gpus"]
     size = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     yield "used", f"{written(story.rest['gpu_s'])} of GPU time{budget}; the cluster has {size}"
-    yield "search", _search(story)
+    if not story.is_array:
+        yield "search", _search(story)
     if story.rest.get("driver_error"):
         yield "trouble", story.rest["driver_error"]
 
@@ -103,4 +106,5 @@ def trials_table(
         ]
         for trial in trials
     ]
-    return [*BEFORE, *names, *AFTER], rows
+    first = "TASK" if story.is_array else BEFORE[0]
+    return [first, *BEFORE[1:], *names, *AFTER], rows

@@ -48,6 +48,12 @@ def sweep_block(value: Any) -> dict[str, Any]:
     return block
 
 
+def is_array(sweep: Mapping[str, Any]) -> bool:
+    """True if an accepted request's block ``sweep`` is an array's: its trials are tasks then."""
+    algorithm = sweep.get("algorithm") or {}
+    return algorithm.get("name") == IN_ORDER and list(sweep["space"]) == [INDEX]
+
+
 def _dimension(value: Any, indices: list[int]) -> dict[str, Any]:
     """The indices as a parameter of a search."""
     step = indices[1] - indices[0] if len(indices) > 1 else 1

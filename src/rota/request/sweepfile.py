@@ -109,7 +109,7 @@ class SweepRequest(NamedTuple):
 
     def sweep(self, name: str) -> Sweep:
         """The search as policies see it, under its final name."""
-        return Sweep(name, self.metric, self.maximize, self.target, self.reports)
+        return Sweep(name, self.metric, self.maximize, self.target, self.reports, self.is_array)
 
 
 def shown(fields: Mapping[str, Any]) -> dict[str, Any]:

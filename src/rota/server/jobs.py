@@ -328,7 +328,9 @@ def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
     """Search and number of a job that is a trial."""
     if trial is None:
         return None
-    return {"name": trial.sweep.name, "number": trial.number, "params": dict(trial.params)}
+    search = trial.sweep
+    told = {"name": search.name, "number": trial.number, "params": dict(trial.params)}
+    return told | {"array": search.is_array}
 
 
 def _cleaned(state: ClusterState, row: int) -> str | None:

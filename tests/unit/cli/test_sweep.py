@@ -115,14 +115,30 @@ class TestSubmit:
         assert json.loads(out)["trial"]["params"] == {"lr": 0.001}
         assert client.sweeps() == []
 
-    def test_a_dry_run_of_an_array_speaks_of_jobs(self, rota, client):
+    def test_an_array_has_tasks_in_every_word(self, rota, cluster):
+        _, out, err = rota("run", "--array", "0-3", "--name", "many", "--", "echo {index}")
+        assert (out, err.splitlines()[0]) == (
+            "many\n",
+            "array many: 4 tasks; `rota sweep show many` tells how it stands",
+        )
+        assert "array many: 4 waiting; --trials lists its tasks" in rota("ps")[1]
+        assert "sweep        task 3 of array many: index 3" in rota("show", "many.3")[1]
+        shown = rota("sweep", "show", "many")[1].splitlines()
+        assert shown[0] == "array many"
+        assert any(line.startswith("  tasks    4 of 4") for line in shown)
+        assert any(line.startswith("TASK ") for line in shown)
+        assert not any("trial" in line or "search" in line for line in shown)
+        rota("cancel", "many")
+        assert "the array is over (CANCELLED)" in rota("show", "many.3")[1]
+
+    def test_a_dry_run_of_an_array_speaks_of_tasks(self, rota, client):
         words = ("--array", "0-2", "--name", "many", "--", "echo {index}")
         code, out, _ = rota("run", "--dry-run", *words)
         assert (code, out.splitlines()) == (
             0,
             [
-                "many: it can be taken; each job needs 1 GPU; 2 are free",
-                "a job, for example: echo 0",
+                "many: it can be taken; each task needs 1 GPU; 2 are free",
+                "a task, for example: echo 0",
             ],
         )
         assert client.sweeps() == []
@@ -335,7 +351,7 @@ def test_show_and_why_of_a_trial_tell_of_its_search_and_why_that_stopped_it(clie
     assert "\n  sweep" not in rota("show", plain)[1]
     assert json.loads(rota("show", plain, "--json")[1])["sweep"] is None
     client.stop_trial("digits", 3, "2 others were better at report 3")
-    why = "its search needs it no longer: 2 others were better at report 3"
+    why = "it is needed no longer: 2 others were better at report 3"
     for verb in ("show", "why"):
         assert why in " ".join(rota(verb, job)[1].split())
 
@@ -387,5 +403,6 @@ class TestJobs:
 
     def test_a_job_tells_which_trial_it_is(self, rota):
         jobs = json.loads(rota("ps", "-o", "json")[1])
-        assert jobs[3]["sweep"] == {"name": "s", "number": 3, "params": {"lr": 0.1}}
+        trial = {"name": "s", "number": 3, "params": {"lr": 0.1}, "array": False}
+        assert jobs[3]["sweep"] == trial
         assert jobs[5]["sweep"] is None

@@ -71,9 +71,19 @@ def test_of_a_metric_to_minimize_the_least_value_is_the_best():
     )
 
 
+def test_a_task_of_an_array_waits_for_its_place():
+    here = cluster(Sweep("many", "", is_array=True))
+    blocker, _ = behind(here, 3)
+    assert blocker["need"] == "its place among the tasks of its array"
+    assert blocker["have"] == f"jobs {', '.join(blocker['held_by'])} of the array go on"
+    told = explain(here.state, 3, 0.0)
+    assert told["sentence"] == "other tasks of its array come first"
+    assert told["would_start_if"] == "a task of its array that goes on ended"
+
+
 def test_a_trial_that_its_search_stops_says_so_while_it_ends_and_afterwards():
     here = cluster()
-    why = "its search needs it no longer: 2 others were better at report 3"
+    why = "it is needed no longer: 2 others were better at report 3"
     for row in (0, 3):
         here.happens(TrialStopped, row, "2 others were better at report 3")
         here.happens(StopRequested, row)

@@ -67,7 +67,8 @@ class SweepApi:
         if search.ended is not None:
             return False
         now_s = self._record.now_s()
-        why = f"the search is over ({outcome}){': ' if message else ''}{message}"
+        what = "array" if search.is_array else "search"
+        why = f"the {what} is over ({outcome}){': ' if message else ''}{message}"
         events: list[Event] = []
         for row in search.rows.values():
             if self._is_open(row):

@@ -28,6 +28,7 @@ from rota.model.measured.curves import ToldCurves
 from rota.model.state.state import ClusterState
 from rota.model.sweep import Report, SweepTrial
 from rota.model.trial_standing import Standing, standing_of
+from rota.request.array import is_array
 from rota.request.sweepfile import shown
 
 RECENT = 1000  # searches whose names an unknown one is compared with
@@ -49,6 +50,11 @@ class Search:
     def name(self) -> str:
         """Its id."""
         return self.submitted.name
+
+    @property
+    def is_array(self) -> bool:
+        """True if its trials are the tasks of an array."""
+        return is_array(self.submitted.request["sweep"])
 
     @property
     def maximizes(self) -> bool:
@@ -256,6 +262,7 @@ class Searches:
             "message": ended.message if ended is not None else None,
             "submit_s": submitted.at_s,
             "finish_s": ended.at_s if ended is not None else None,
+            "array": search.is_array,
             "request": shown(submitted.request),
             "gpu_s": sum(self._gpu_s(row, now_s) for _, row in trials),
             "gpus": self._state.total_gpus,

@@ -34,7 +34,7 @@ MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int
 FIRST_FINAL = int(JobState.SUCCEEDED)
 NO_REASON, WAIT_PRIORITY = int(Reason.NONE), int(Reason.WAIT_PRIORITY)
 WAIT_GAPS = int(Reason.WAIT_GAPS)
-NEEDLESS = "its search needs it no longer: "
+NEEDLESS = "it is needed no longer: "
 
 
 class Refusal(NamedTuple):

@@ -306,9 +306,16 @@ def _chart(series: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _search_text(sweep: Mapping[str, Any] | None) -> str | None:
+    if sweep is None:
+        return None
+    return f"{sweep['name']}, {'task' if sweep['array'] else 'trial'} {sweep['number']}"
+
+
 def _details(told: Mapping[str, Any]) -> None:
     tag("h2", "About the job")
     sweep = told["sweep"]
+    is_task = sweep is not None and sweep["array"]
     least, most = told["min_gpus"], told["max_gpus"]
     facts(
         [
@@ -322,7 +329,7 @@ def _details(told: Mapping[str, Any]) -> None:
             ("GPUs", told["num_gpus"] if least == most else f"{least} to {most}"),
             ("GPU types", ", ".join(told["gpu_types"])),
             ("CPU cores", told["cpus"]),
-            ("search", f"{sweep['name']}, trial {sweep['number']}" if sweep else None),
+            ("array" if is_task else "search", _search_text(sweep)),
             ("submitted", lambda: moment(told["submit_s"])),
             ("started", lambda: moment(told["first_start_s"])),
             ("ended", (lambda: moment(told["finish_s"])) if told["finish_s"] else None),

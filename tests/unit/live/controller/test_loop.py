@@ -1305,7 +1305,7 @@ def test_a_gang_is_taken_that_needs_a_node_that_can_be_asked_for(tmp_path, monke
             await submit(controller, resources={"gpus": 5})
         row = await submit(controller, resources={"gpus": 4})
         await until(lambda: provider.asked == 2)
-        assert controller.state.reason[row] == Reason.WAIT_RESOURCES
+        await until(lambda: controller.state.reason[row] == Reason.WAIT_RESOURCES)
         provider.there = [ProvidedNode(name, is_alive=True) for name in "nm"]
         other.says(**HELLO | {"node": "m", "agent": "first"})
         await until(lambda: controller.state.held[row] is not None)
