@@ -115,13 +115,15 @@ class TestSubmit:
         assert json.loads(out)["trial"]["params"] == {"lr": 0.001}
         assert client.sweeps() == []
 
-    def test_an_array_has_tasks_in_every_word(self, rota, cluster):
+    def test_an_array_has_tasks_in_every_word(self, rota, client):
         _, out, err = rota("run", "--array", "0-3", "--name", "many", "--", "echo {index}")
         assert (out, err.splitlines()[0]) == (
             "many\n",
             "array many: 4 tasks; `rota sweep show many` tells how it stands",
         )
-        assert "array many: 4 waiting; --trials lists its tasks" in rota("ps")[1]
+        for number in range(4):
+            client.submit_trial("many", {"index": number}, number=number)
+        assert "array many: 2 waiting; --trials lists its tasks" in rota("ps")[1]
         assert "sweep        task 3 of array many: index 3" in rota("show", "many.3")[1]
         shown = rota("sweep", "show", "many")[1].splitlines()
         assert shown[0] == "array many"
