@@ -445,7 +445,7 @@ def eta_sentence(told: Mapping[str, Any]) -> str:
 def error_sentence(error: Mapping[str, Any]) -> str:
     """How past ETAs came true, such as ``39 of the last 40 estimates were right``."""
     if not error["told"]:
-        return "no past ETA to judge it by"
+        return "no past estimate to judge it by"
     kept = round(error["told"] * error["within"])
     text = f"{kept} of the last {error['told']} estimates were right"
     missed_s = error["missed_s"]

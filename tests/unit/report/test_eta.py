@@ -231,7 +231,7 @@ def test_a_running_job_ends_by_its_progress_and_a_sentence_tells_the_error():
     cluster.passes(100.0)
     told = cluster.eta(0, halfway(step_time_s=60.0))
     assert (told["low_s"], told["high_s"], told["basis"]) == (3000.0, 3000.0, "progress")
-    text = "ends in 50 min, by its progress; no past ETA to judge it by"
+    text = "ends in 50 min, by its progress; no past estimate to judge it by"
     assert eta_sentence(told) == text
     told["error"] = {"told": 40, "within": 0.8, "missed_s": 12.0}
     assert eta_sentence(told).endswith(
@@ -260,6 +260,14 @@ def test_a_job_that_its_owner_keeps_back_has_no_eta():
     assert cluster.eta(0)["why"] == "its owner keeps it back"
     cluster.happens(ResumeRequested, 0)
     assert cluster.eta(0)["why"].startswith("it was kept back for a while")
+
+
+def test_a_job_that_pauses_before_another_try_has_no_eta():
+    cluster = Live(job(0), cluster="1x1")
+    cluster.settle()
+    cluster.happens(AttemptLost, 0, 1, "exit code 3", 0.0, True, cluster.now_s + 60.0, 3)
+    why = "its last try failed, and the next one is yet to begin"
+    assert cluster.eta(0)["why"] == why
 
 
 def test_a_job_whose_state_is_on_a_node_that_is_away_has_no_eta():
