@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rota.errors import RotaError
 SLOTS = 2  # the long training takes both
 POLICIES = ("gandiva", "tiresias", "fifo", "fifo-backfill")  # the first is the default
 RUN_BY_FULL = POLICIES[:3]
+LIVE_S = 48.0  # from the start on; on quiet cores all is done before
 
 
 def main() -> None:
@@ -68,6 +70,7 @@ def measure(
     if options.steps:
         trainings = tuple(each._replace(at_s=0.0, steps=options.steps) for each in trainings)
     live = RUN_BY_FULL if options.full else POLICIES[:1]
+    until_s = inf if options.full else time.monotonic() + LIVE_S
     console.print(
         f"{len(trainings)} trainings on {SLOTS} slots of this machine: a long one on both is ahead "
         f"of short ones. They run under {', '.join(live)}; the simulator foretells other policies "
@@ -77,7 +80,8 @@ def measure(
     settings = {policy: settings_of(policy, options.quantum) for policy in POLICIES}
     runs = {
         policy: run(
-            *(console, home / policy, policy, settings[policy], trainings, jobs), waiting, check
+            *(console, home / policy, policy, settings[policy], trainings, jobs),
+            *(waiting, check, until_s),
         )
         for policy in live
     }
@@ -93,6 +97,7 @@ def run(
     jobs: list[tuple[float, dict[str, object]]],
     waiting: Waiting,
     check: Callable[[], None],
+    until_s: float,
 ) -> Run:
     """One measured run with its progress on the terminal."""
 
@@ -102,7 +107,15 @@ def run(
         line.show(now)
 
     with ProgressLine(console, policy, trainings, time.monotonic) as line:
-        return run_workload(home, jobs, policy=policy, settings=settings, gpus=SLOTS, watch=watch)
+        return run_workload(
+            home,
+            jobs,
+            policy=policy,
+            settings=settings,
+            gpus=SLOTS,
+            watch=watch,
+            until_s=until_s,
+        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from rota.report.timeline import Timeline
 from rota.store.events import EventStore
 
 WATCH_EVERY_S = 0.25
+LEAST_LIVE_S = 25.0  # of a run that is cut off, so that each job has reported
 
 
 class JobRecord(NamedTuple):
@@ -31,10 +33,11 @@ WARM_UP = {"name": "warm-up", "run": "python -m site", "start": WARM}  # loads t
 
 
 class Run(NamedTuple):
-    """One measured run of a workload."""
+    """One measured run of a workload; of one that was cut off, some jobs were cancelled."""
 
     timeline: Timeline
     jobs: list[JobRecord]
+    cut_off: frozenset[int] = frozenset()  # rows of the jobs that were cancelled
 
     @property
     def zero_s(self) -> float:
@@ -64,28 +67,37 @@ def run_workload(
     settings: dict[str, str],
     gpus: int,
     watch: Callable[[list[dict[str, Any]]], None],
+    until_s: float = inf,
 ) -> Run:
     """Run jobs to their end, then read what happened.
 
     Each job comes with the seconds after which it is submitted, in that order. ``watch`` is called
-    a few times a second with the jobs as the API shows them. Raises RotaError if a job fails.
+    a few times a second with the jobs as the API shows them. Jobs that have not ended at
+    ``until_s``, of the monotonic clock, are cancelled, once they had :data:`LEAST_LIVE_S` together.
+    Raises RotaError if a job fails.
     """
     with private_cluster(home, policy, settings, gpus) as client:
         began_s, ids, left = time.monotonic(), list[str](), list(jobs)
+        until_s, cut_off = max(until_s, began_s + LEAST_LIVE_S), frozenset[int]()
         while True:
             while left and left[0][0] <= time.monotonic() - began_s:
                 ids.append(client.submit(left.pop(0)[1])["id"])
             now = [job for job in client.jobs(everything=True) if job["id"] in ids]
             watch(now)
             final = [job for job in now if JobState[job["state"]].is_final]
+            if not left and not cut_off and time.monotonic() > until_s:
+                ended = {job["id"] for job in final}
+                cut_off = frozenset(row for row, job in enumerate(ids) if job not in ended)
+                for row in cut_off:
+                    client.cancel(ids[row])
             for job in final:
-                if job["state"] != "SUCCEEDED":
+                if job["state"] != "SUCCEEDED" and ids.index(job["id"]) not in cut_off:
                     tail = "".join(client.logs(job["id"], tail=5)).strip()
                     raise RotaError(f"job {job['name']}: {job['state']}; its last words: {tail}")
             if not left and len(final) == len(ids):
                 break
             time.sleep(WATCH_EVERY_S)
-    return read_run(Folder(home), ids)
+    return read_run(Folder(home), ids)._replace(cut_off=cut_off)
 
 
 def read_run(folder: Folder, ids: Sequence[str]) -> Run:

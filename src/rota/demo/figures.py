@@ -47,7 +47,7 @@ class JobFigures(NamedTuple):
 class Comparison(NamedTuple):
     """All jobs, and the averages of each column: measured under some policies, predicted for all.
 
-    ``foretold`` has the predicted run under each policy.
+    ``foretold`` has the predicted run under each policy. A run that was cut off has no column.
     """
 
     runs: dict[str, Run]
@@ -68,8 +68,9 @@ class Comparison(NamedTuple):
         return list(self.completion_s)
 
     def column(self, policy: str) -> str:
-        """The column of a policy: that of its measured run, if there is one."""
-        return f"{policy} measured" if policy in self.runs else f"{policy} predicted"
+        """The column of a policy: that of its measured run, if there is a whole one."""
+        ran = f"{policy} measured"
+        return ran if ran in self.completion_s else f"{policy} predicted"
 
     def errors(self, policy: str) -> tuple[float, float | None]:
         """How far predictions for a measured policy are off, as parts of what was measured.
@@ -107,17 +108,20 @@ def compare(
     """
     first = next(iter(runs.values()))
     lengths = [needs(first.timeline, row, job) for row, job in enumerate(first.jobs)]
+    for row in first.cut_off:
+        lengths[row] = whole(lengths[row], trainings[row])
     costs = measured_costs(first.timeline)
     slots = first.timeline.num_gpus
     foretold = {
         policy: predict(trainings, lengths, slots, policy, given, costs)
         for policy, given in settings.items()
     }
-    timelines = {f"{policy} measured": run.timeline for policy, run in runs.items()}
+    ended = {policy: run for policy, run in runs.items() if not run.cut_off}
+    timelines = {f"{policy} measured": run.timeline for policy, run in ended.items()}
     timelines |= {f"{policy} predicted": timeline for policy, timeline in foretold.items()}
     first_100 = {
         f"{policy} measured": [reported_first_100_s(run, row) for row in range(len(trainings))]
-        for policy, run in runs.items()
+        for policy, run in ended.items()
     }
     first_100 |= {
         f"{policy} predicted": [
@@ -155,11 +159,22 @@ def needs(timeline: Timeline, row: int, job: JobRecord) -> Lengths:
     """
     total_s = timeline.device_s(row, 0.0, float("inf"))
     first = next((report for report in job.reports if report["step_time_s"] is not None), None)
-    if first is None or not job.progress["step"]:
+    if first is None or not job.progress.get("step"):
         return Lengths(total_s, 0.0, total_s)
     before_s = timeline.device_s(row, 0.0, first["at_s"])
     start_s = max(0.0, before_s - first["step"] * first["step_time_s"])
     return Lengths(start_s, (total_s - start_s) / job.progress["step"], total_s)
+
+
+def whole(part: Lengths, training: Training) -> Lengths:
+    """The device time of a whole job of which only a part was measured.
+
+    One that has reported no step takes as long as the training does on quiet cores.
+    """
+    if not part.step_s:
+        step_s = training.seconds / training.steps
+        return Lengths(part.total_s, step_s, part.total_s + training.seconds)
+    return part._replace(total_s=part.start_s + training.steps * part.step_s)
 
 
 def step_time_s(job: JobRecord) -> float:
@@ -263,11 +278,11 @@ def _figures(
     completion_s: dict[str, float],
 ) -> JobFigures:
     job, switches = run.jobs[row], run.timeline.switches[row]
-    value = job.progress["metrics"].get(training.metric)
+    value = job.progress.get("metrics", {}).get(training.metric)
     sign = 1 if training.higher_is_better else -1
     return JobFigures(
         training=training,
-        steps=job.progress["step"],
+        steps=job.progress.get("step", 0),
         value=value,
         reached=value is not None and sign * value >= sign * training.target,
         suspensions=len(switches.suspend_s),

@@ -9,6 +9,7 @@ from rich.table import Table as TerminalTable
 
 from rota.demo.cluster import Run
 from rota.demo.figures import BASELINE, Comparison
+from rota.demo.workload import Training
 from rota.report.charts import bars_chart, curves_chart, slots_chart
 from rota.report.page import Section, Table, write_page
 
@@ -40,24 +41,34 @@ def verdict(compared: Comparison) -> list[str]:
     """Three lines: what ran, what the baseline would do, and how true predictions are."""
     policy, base = compared.policies[0], compared.column(BASELINE)
     ran = compared.column(policy)
+    cut_off = len(compared.runs[policy].cut_off)
     mean_s, base_s = compared.completion_s[ran], compared.completion_s[base]
     first = compared.jobs[0]
     ends_s, otherwise_s = first.completion_s[ran], first.completion_s[base]
     pays = f" {first.training.name} pays: {ends_s:.0f} s, not {otherwise_s:.0f} s."
+    second = f"{BASELINE}, {_how(compared, BASELINE)}: {base_s:.1f} s, {_ratio(base_s, mean_s)}."
+    if ends_s > otherwise_s:
+        second += pays
+    if cut_off:
+        return [
+            f"{policy}, the default, was cut off when {len(compared.jobs) - cut_off} of "
+            f"{len(compared.jobs)} jobs were done: {mean_s:.1f} s on average, foretold.",
+            second,
+            "How true that is can't be told; try again when the machine has more time.",
+        ]
     error, early = compared.errors(policy)
     words = f"{error:.0%} off" + ("" if early is None else f", the first 100 steps {early:.0%}")
     worth = "" if max(error, early or 0.0) <= GOOD else ": take what it foretells as rough"
     return [
         f"{policy}, the default, ran: the average job was done after {mean_s:.1f} s.",
-        f"{BASELINE}, {_how(compared, BASELINE)}: {base_s:.1f} s, {_ratio(base_s, mean_s)}."
-        + (pays if ends_s > otherwise_s else ""),
+        second,
         f"The simulator foretold {compared.completion_s[f'{policy} predicted']:.1f} s for "
         f"{policy}, {words}{worth}.",
     ]
 
 
 def _how(compared: Comparison, policy: str) -> str:
-    return "as it ran" if policy in compared.runs else "foretold"
+    return "as it ran" if compared.column(policy).endswith(" measured") else "foretold"
 
 
 def _ratio(other_s: float, mine_s: float) -> str:
@@ -143,7 +154,9 @@ def sentences(compared: Comparison) -> list[str]:
     for policy in compared.policies:
         if policy == BASELINE:
             continue
-        both_ran = {policy, BASELINE} <= compared.runs.keys()
+        both_ran = {
+            f"{each} measured" for each in (policy, BASELINE)
+        } <= compared.completion_s.keys()
         kind = "measured" if both_ran else "predicted"
         changes = [
             f"{name} {_times(values[f'{BASELINE} {kind}'], values[f'{policy} {kind}'])}"
@@ -184,8 +197,8 @@ def write_report(path: Path, compared: Comparison, complaint: str | None) -> Non
     }
     first = compared.policies[0]
     timelines = {
-        compared.column(policy): (
-            compared.runs[policy].timeline if policy in compared.runs else timeline
+        (column := compared.column(policy)): (
+            compared.runs[policy].timeline if column.endswith(" measured") else timeline
         )
         for policy, timeline in compared.foretold.items()
     }
@@ -207,7 +220,11 @@ def write_report(path: Path, compared: Comparison, complaint: str | None) -> Non
             Section(
                 "How far each job had come" if policy == first else "",
                 "Progress towards all the steps that it needed." if policy == first else "",
-                curves_chart(_progress(run, names), f"{policy} measured", "part of its steps"),
+                curves_chart(
+                    _progress(run, [job.training for job in compared.jobs]),
+                    f"{policy} measured",
+                    "part of its steps",
+                ),
             )
             for policy, run in compared.runs.items()
         ),
@@ -239,14 +256,14 @@ def write_report(path: Path, compared: Comparison, complaint: str | None) -> Non
     write_page(path, "Rota: a long training ahead of short ones", sections)
 
 
-def _progress(run: Run, names: list[str]) -> dict[str, list[tuple[float, float]]]:
-    return {
-        name: [
-            (report["at_s"] - run.zero_s, report["step"] / job.progress["step"])
-            for report in job.reports
+def _progress(run: Run, trainings: list[Training]) -> dict[str, list[tuple[float, float]]]:
+    curves = {}
+    for row, (training, job) in enumerate(zip(trainings, run.jobs, strict=True)):
+        steps = training.steps if row in run.cut_off else job.progress.get("step", 0)
+        curves[training.name] = [
+            (report["at_s"] - run.zero_s, report["step"] / max(1, steps)) for report in job.reports
         ]
-        for name, job in zip(names, run.jobs, strict=True)
-    }
+    return curves
 
 
 def _metric(run: Run, row: int, metric: str) -> dict[str, list[tuple[float, float]]]:

@@ -16,8 +16,9 @@ from rota.demo.figures import (
     predict,
     settings_of,
     step_time_s,
+    whole,
 )
-from rota.demo.story import average_table, sentences, verdict
+from rota.demo.story import average_table, sentences, verdict, write_report
 from rota.demo.workload import EQUALS, LONG_MIX, MIX
 from rota.model.job import JobSpec
 from rota.report.timeline import Segment, Switches, Timeline
@@ -109,6 +110,50 @@ def test_the_result_is_three_lines_that_tell_how_true_the_prediction_was():
         f"The simulator foretold {42 * (1 + error):.1f} s for gandiva, {error:.0%} off, "
         f"the first 100 steps {early:.0%}: take what it foretells as rough."
     )
+
+
+def cut_off_after(at_s):
+    """The same run, of which jobs that had not ended at that time were cancelled."""
+    run = one_after_the_other()
+    late = frozenset(row for row, end_s in run.timeline.finish_s.items() if end_s > at_s)
+    segments = [s for s in run.timeline.segments if s.start_s < at_s]
+    run.timeline.segments = [s._replace(end_s=min(s.end_s, at_s)) for s in segments]
+    for row in late:
+        run.timeline.finish_s[row] = at_s
+        run.jobs[row] = JobRecord(run.jobs[row].name, {}, [])
+    return run._replace(cut_off=late)
+
+
+def test_a_run_that_was_cut_off_is_foretold_from_what_was_measured():
+    run = cut_off_after(at_s=30.0)
+    assert run.cut_off == {2, 3, 4, 5}
+    trainings = [each._replace(steps=STEPS, seconds=STEPS * STEP_S) for each in EQUALS]
+    compared = compare({"gandiva": run}, trainings, SETTINGS)
+    assert compared.columns == ["gandiva predicted", "fifo predicted"]
+    first, second, third = verdict(compared)
+    mean_s = compared.completion_s["gandiva predicted"]
+    assert first == (
+        "gandiva, the default, was cut off when 2 of 6 jobs were done: "
+        f"{mean_s:.1f} s on average, foretold."
+    )
+    assert second.startswith("fifo, foretold: ")
+    assert third == "How true that is can't be told; try again when the machine has more time."
+    assert [row[0] for row in average_table(compared).rows] == [
+        "gandiva, foretold",
+        "fifo, foretold",
+    ]
+
+
+def test_a_job_that_was_cut_off_is_taken_to_its_last_step():
+    training = MIX[0]._replace(steps=300)
+    assert whole(Lengths(1.0, 0.1, 9.0), training) == pytest.approx(Lengths(1.0, 0.1, 31.0))
+    assert whole(Lengths(2.0, 0.0, 2.0), training).total_s == 2.0 + training.seconds
+
+
+def test_the_report_of_a_run_that_was_cut_off_can_be_written(tmp_path):
+    compared = compare({"gandiva": cut_off_after(at_s=30.0)}, EQUALS, SETTINGS)
+    write_report(tmp_path / "demo.html", compared, "Busy machine.")
+    assert "Busy machine. gandiva, the default, was cut off" in (tmp_path / "demo.html").read_text()
 
 
 def test_the_table_tells_which_figures_were_measured():
