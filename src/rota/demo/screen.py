@@ -60,7 +60,7 @@ class ProgressLine:
         filled = round(BAR * part)
         states = {job["name"]: JobState[job["state"]] for job in jobs}
         runs = [name for name, state in states.items() if state == JobState.RUNNING]
-        ended = sum(state.is_final for state in states.values())
+        ended = sum(state == JobState.SUCCEEDED for state in states.values())
         left = ""
         if LEAST_PART <= part < 1:
             left = f", {(now_s - self._from_s) * (1 / part - 1):.0f} s left"
@@ -78,7 +78,7 @@ class ProgressLine:
             total_s += needs_s
             if (job := known.get(training.name)) is None:
                 continue
-            if JobState[job["state"]].is_final:
+            if job["state"] == JobState.SUCCEEDED.name:
                 done_s += needs_s
             else:
                 done_s += needs_s * min(1.0, job["progress"].get("step", 0) / training.steps)

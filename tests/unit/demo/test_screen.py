@@ -50,6 +50,14 @@ def test_jobs_that_have_ended_are_wholly_done_whatever_steps_they_took():
     assert line.text(jobs) == "gandiva [##############] 100%  33 s  5/5 done"
 
 
+def test_jobs_that_were_cut_off_are_not_done():
+    clock = Clock()
+    line = line_on(Console(file=io.StringIO()), clock)
+    jobs = [job(each, "CANCELLED", each.steps // 2) for each in MIX]
+    assert " 50%" in line.text(jobs)
+    assert line.text(jobs).endswith("0/5 done")
+
+
 def test_nothing_is_foretold_of_how_long_it_takes_before_a_part_is_done():
     line = line_on(Console(file=io.StringIO()), Clock())
     assert line.text([]) == "gandiva [..............]   0%  0 s  0/5 done"
