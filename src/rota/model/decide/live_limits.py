@@ -44,13 +44,18 @@ def confine_whole(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]
 
 
 def _refused(state: ClusterState, plan: Plan, confined: Plan) -> set[int]:
-    """The jobs to which the plan gives GPUs, and the confined plan none."""
+    """The jobs to which the plan gives GPUs, and the confined plan none.
+
+    A job that has GPUs now and did not ask for types is none of these: it loses its GPUs, which the
+    plan may have given to others.
+    """
     if confined is plan:
         return set()
     return {
         row
         for row, place in plan.allocations.items()
         if isinstance(place, Allocation) and 0 <= row < len(state.spec)
+        if state.spec[row].gpu_types or state.target[row] is None
         if confined.allocations.get(row, state.target[row]) is None
     }
 
