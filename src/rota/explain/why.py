@@ -264,7 +264,7 @@ def _blockers(
         found += _gpus_taken(state, row, elsewhere=turns is None and reason != Reason.WAIT_LIMIT)
     undecided = _is_undecided(state, row)
     if undecided:
-        found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
+        found.append(_blocker(Reason.WAIT_PRIORITY, "a decision of the policy", UNDECIDED))
     elif (
         earlier
         and turns is None
@@ -298,7 +298,7 @@ def _no_gap(state: ClusterState, row: int, now_s: float, fills: bool) -> list[di
         need = f"the GPU it was given: {_places(state, target)}"
         return [_blocker(Reason.WAIT_RESOURCES, need, "about to be free")]
     if _is_undecided(state, row) and fills:
-        return [_blocker(Reason.WAIT_GAPS, "the stage's consent", UNDECIDED)]
+        return [_blocker(Reason.WAIT_GAPS, "a decision of the policy", UNDECIDED)]
     if reason == Reason.WAIT_DEVICE_MEMORY:
         have = "it is not known to fit beside the jobs that have GPUs"
         return [_blocker(reason, "GPU memory beside foreground jobs", have)]
@@ -355,11 +355,11 @@ def _by_policy(
         return _blocker(reason, *reservation.in_the_way(state, now_s))
     if reason == Reason.PREEMPTED_BY and (by_rows := state.displaced.get(row)):
         have = f"{takers_text(state, by_rows)} got its GPUs"
-        return _blocker(reason, "the policy's consent", have, state.ids(by_rows))
+        return _blocker(reason, "its place in the policy's order", have, state.ids(by_rows))
     if reason == Reason.NODE_UNHEALTHY and row in state.staying:
         return _blocker(reason, "the node that holds it", "it does not answer")
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
-    return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
+    return _blocker(reason, "its place in the policy's order", SENTENCES[reason], holders)
 
 
 def _cluster_too_small(state: ClusterState, row: int, most_nodes: int) -> list[dict[str, Any]]:
@@ -454,7 +454,7 @@ def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[
         have = f"{gpus_text(unused)} free that take no job; {_shut_nodes(state)}"
         found.append(_blocker(_shut_rule(state), gpus_text(wanted), have))
     if elsewhere and free < wanted:
-        have = f"{free} free of {state.total_gpus}"
+        have = f"{free or 'none'} of {state.total_gpus} free"
         found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
     if home is not None and not state.movable[row] and not state.idle.fits(home):
         need = f"the GPUs where its stopped processes are: {_places(state, home)}"

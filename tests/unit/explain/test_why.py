@@ -162,7 +162,7 @@ def test_gpus_that_are_taken_name_their_holders():
     assert verdict["blockers"][0] == {
         "rule": "WAIT_RESOURCES",
         "need": "2 GPUs",
-        "have": "1 free of 4",
+        "have": "1 of 4 free",
         "held_by": ["1", "2"],
     }
     assert verdict["would_start_if"] == "1 GPU more were free, as when job 2 ends"
@@ -248,7 +248,7 @@ def test_free_gpus_of_a_drained_node_count_for_nobody():
     verdict = explain(cluster.state, 1, cluster.now_s, [])
     blockers = {blocker["rule"]: blocker["have"] for blocker in verdict["blockers"]}
     assert blockers["NODE_CLOSED"] == "4 GPUs free that take no job; drained: node1"
-    assert blockers["WAIT_RESOURCES"] == "1 free of 4"
+    assert blockers["WAIT_RESOURCES"] == "1 of 4 free"
     assert verdict["would_start_if"] == "nodes took jobs again: rota node enable node1"
 
 

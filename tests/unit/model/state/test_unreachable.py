@@ -105,7 +105,7 @@ def test_what_will_become_of_a_job_is_told(cluster):
     cluster.settle()
     blocked = explain(cluster.state, 2, cluster.now_s)
     have = [blocker["have"] for blocker in blocked["blockers"]]
-    assert have == ["0 free of 4", "2 GPUs free that take no job; away: node0"]
+    assert have == ["none of 4 free", "2 GPUs free that take no job; away: node0"]
     assert blocked["would_start_if"] == "nodes that are away came back"
 
 
