@@ -55,12 +55,6 @@ def processes_of(tmp_path):
     return found
 
 
-def assert_nothing_is_left(tmp_path):
-    assert "Plotly.newPlot(" in (tmp_path / "demo.html").read_text()
-    assert processes_of(tmp_path) == []
-    assert list(tmp_path.glob("rota-demo-*")) == []
-
-
 def test_the_default_policy_runs_behind_one_line_and_the_result_comes_before_the_table(tmp_path):
     terminal, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as output:
@@ -75,23 +69,14 @@ def test_the_default_policy_runs_behind_one_line_and_the_result_comes_before_the
     assert places == sorted(places)
     for row in ("gandiva, as it ran", "tiresias, foretold", "fifo-backfill, foretold"):
         assert result.count(row) == 1
-    assert_nothing_is_left(tmp_path)
+    assert "Plotly.newPlot(" in (tmp_path / "demo.html").read_text()
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.glob("rota-demo-*")) == []
 
 
-def test_the_full_demo_runs_three_policies(tmp_path):
-    demo = start(tmp_path, "--full", steps=1)
-    output, _ = demo.communicate()
-    assert demo.returncode == 0, output
-    for policy in ("gandiva", "tiresias", "fifo"):
-        assert f"{policy} [" in output  # a plain line: this is no terminal
-        assert f"{policy}, as it ran" in output
-    assert "Turns (gandiva)" in output
-    assert_nothing_is_left(tmp_path)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, number):
-    demo = start(tmp_path)
+@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--full"])])
+def test_it_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, number, options):
+    demo = start(tmp_path, *options)
     try:
         until(lambda: len(processes_of(tmp_path)) >= 5, "its trainings run")
         demo.send_signal(number)
