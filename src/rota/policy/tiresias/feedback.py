@@ -330,7 +330,12 @@ class FeedbackQueues(QueuePositions):
         return at_s
 
     def _wake_at_s(self, view: View) -> float | None:
-        """Time of the next change of queue, if all jobs that start now start at once."""
+        """Time of the next change of queue, if all jobs that start now start at once.
+
+        None if no job has GPUs: time alone brings no room.
+        """
+        if not any(queue.used_gpus for queue in self._queues):
+            return None
         standings, heap, now_s = self._standing, self._moves, view.now_s
         first_s = inf
         while heap:
