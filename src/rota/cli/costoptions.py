@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import click
 
 from rota.errors import InputError, did_you_mean
+from rota.model.job import Suspension
 from rota.sim.costsets import SETS, UNKNOWN
 from rota.sim.machine import FREE, Costs, restarts
+from rota.workload.trace import RESTART, SUSPENSIONS
 
 MOST_COST_S = 1e10
 COST_HELP = {
@@ -21,17 +23,18 @@ COST_HELP = {
     "resize_pause_s": "Seconds of them for which it stands still.",
 }
 
-DEFAULT_SET = "restart"
+DEFAULT_SET = RESTART
 
 COST_OPTIONS = [
     click.option(
         "--costs",
         "cost_set",
         metavar="NAME|FILE",
-        help="What suspending, resuming, moving and starting cost: cooperative, as with "
-        "rota.train, by the size of models that are known; restart, from a checkpoint, 30 s where "
-        "nothing is known; or a YAML file with seconds by name, such as restart_s.  "
-        f"[default: {DEFAULT_SET}]",
+        help="How jobs give their GPUs up, and what that costs: plain, never before they end; "
+        "restart, from a checkpoint, 30 s where nothing is known; cooperative, as with rota.train, "
+        "by the size of models that are known; or a YAML file with seconds by name, such as "
+        f"restart_s.  [default: as the trace tells of each job; else plain for the log of a "
+        f"cluster, {DEFAULT_SET} for others]",
     ),
     click.option(
         "--restart-s",
@@ -58,12 +61,14 @@ COST_OPTIONS = [
 class Charges(NamedTuple):
     """Costs of commands: seconds, or a set of costs by name with ``given`` replacing some of them.
 
-    For a set, ``costs`` are those of a job of which nothing is known.
+    For a set, ``costs`` are those of a job of which nothing is known. ``suspension`` is how all
+    jobs are suspended; None: each as its trace tells.
     """
 
     costs: Costs
     cost_set: str = ""
     given: dict[str, float] = {}
+    suspension: Suspension | None = None
 
 
 def parse_costs(
@@ -75,6 +80,7 @@ def parse_costs(
     """The charged costs: a set's, with what is given in their place. Raises InputError.
 
     ``restart_s`` stands for a whole set of its own; ``cost_set`` is the name of a set, or a file.
+    What costs nothing is a suspension of which nothing is known.
     """
     chosen = {key: value for key, value in given.items() if value is not None}
     named = {"--costs": cost_set is not None, "--restart-s": restart_s is not None}
@@ -88,18 +94,20 @@ def parse_costs(
     for key, value in chosen.items():
         check_cost(value, f"--{key.replace('_', '-')}")
     if no_costs:
-        return Charges(FREE)
+        return Charges(FREE, suspension=Suspension.UNKNOWN)
     if cost_set is not None and cost_set not in SETS:
         read = _read_file(cost_set)
         restart_s = read.pop("restart_s", None)
         chosen = read | chosen
         if restart_s is None:
-            return Charges(Costs()._replace(**chosen))
+            return Charges(Costs()._replace(**chosen), suspension=Suspension.BOUNDARY)
     if restart_s is not None:
         check_cost(restart_s, "--restart-s")
-        return Charges(restarts(restart_s)._replace(**chosen))
+        costs = restarts(restart_s)._replace(**chosen)
+        return Charges(costs, suspension=Suspension.RESTART)
     name = cost_set or DEFAULT_SET
-    return Charges(SETS[name](UNKNOWN)._replace(**chosen), name, chosen)
+    how = SUSPENSIONS[name] if cost_set or chosen else None
+    return Charges(SETS[name](UNKNOWN)._replace(**chosen), name, chosen, how)
 
 
 def _read_file(path: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from rota.cli.keyvalue import parse_policy
 from rota.cli.optiongroups import options
 from rota.cli.progress import one_run
 from rota.cli.simoptions import (
+    BASELINE,
     JSON_OPTION,
     MANY_OPTIONS,
     PICTURE_OPTIONS,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 
 ALL = "all"  # policies
-BASELINE = "fifo-backfill"
 
 
 @click.group(cls=CommandGroup)

@@ -14,6 +14,7 @@ from rota.cli.costoptions import check_cost
 from rota.cli.faultoptions import FAULT_KEYS, parse_faults
 from rota.cli.progress import many_runs
 from rota.cli.simoptions import (
+    BASELINE,
     MOST_RUNS,
     check_files,
     check_links,
@@ -25,10 +26,12 @@ from rota.cli.simoptions import (
     parse_seeds,
 )
 from rota.cli.simoutput import (
+    BY_LIMITS,
     Policies,
     cpu_s,
     entry_of,
     entry_of_log,
+    has_limits,
     print_json,
     refuse_share_of_one,
     tell_jobs,
@@ -40,6 +43,7 @@ from rota.cli.simoutput import (
 from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
 from rota.model.figure import rounded
+from rota.model.job import Suspension
 from rota.policy.registry import create, remark, settings
 from rota.report.comparison import (
     BY_KEY,
@@ -51,16 +55,18 @@ from rota.report.comparison import (
 )
 from rota.report.curves import few_runs
 from rota.report.statistic import FEWEST_DRAWN
-from rota.report.verdict import average_s, differences, verdict
-from rota.scenario.case import Case, CaseResult, run_cases
+from rota.report.verdict import REPLAYS, average_s, differences, doubt, verdict
+from rota.scenario.case import Case, CaseResult, run_case, run_cases
 from rota.scenario.turning import LEAST_S, MOST_S, turning_point
-from rota.sim.costsets import costs_text
+from rota.sim.costsets import BY_JOB, SETS, UNKNOWN, costs_text
 from rota.sim.machine import Costs, restarts
+from rota.workload.trace import COOPERATIVE, PLAIN, RESTART, SUSPENSIONS
 
 Axis = tuple[str, list[str]]  # name and values
 MOST_FAILURES = 10
 MOST_VERDICTS = 4
 LONG_TURN_S = 60.0
+ALIKE_S = 0.5  # between averages that a table shows as the same
 TURN_STEPS = 5  # of a bisection, two runs each
 
 
@@ -126,11 +132,17 @@ def run_grid(
     else:
         width = width_of_terminal()
         first = next((entry for line, entry in found if line is lines[0]), None)
-        notes = [f"costs: {costs_text(base.cost_set, base.costs)}", *log_notes(told)]
-        if len(policies) > 1:
-            notes += verdicts(entries)
+        ran = entries[0].summaries[0]
+        charged, costs = ran["costs"], Costs(**ran["overheads"])
+        replays = [] if logged is None else _replays(lines, entries)
+        notes = [f"costs: {costs_text(charged, costs)}", *log_notes(logged, replays)]
+        if len(policies) > 1 or logged is not None:
+            notes += verdicts(entries, logged, replays)
+        if len(policies) > 1 and turn is not False and not axes:
             told_apart = len({average_s(entry) for entry in entries if entry.is_choice}) > 1
-            if turn is not False and not axes and told_apart:
+            if charged == PLAIN:
+                notes += kind_notes(found, turn, workers)
+            elif told_apart and charged != BY_JOB:
                 notes += turn_notes(found, turn, workers)
         click.echo(side_by_side(told, wide=wide, width=width, first=first, more=notes))
     tell_failures(failures)
@@ -258,11 +270,13 @@ def at_point(case: Case, key: str, value: str) -> Case:
         seconds = _number(key, value)
         check_cost(seconds, option)
         given = case.costs_given | {key: seconds}
-        return case._replace(costs=case.costs._replace(**{key: seconds}), costs_given=given)
+        how = Suspension.RESTART if case.suspension is None else case.suspension
+        costs = case.costs._replace(**{key: seconds})
+        return case._replace(costs=costs, costs_given=given, suspension=how)
     if key == "restart_s":
         seconds = _number(key, value)
         check_cost(seconds, option)
-        return case._replace(costs=restarts(seconds), cost_set="")
+        return at_restart(case, seconds)
     if key in FAULT_KEYS:
         return case  # valid values depend on the other axes
     if key not in (known := settings(case.policy)):
@@ -273,6 +287,11 @@ def at_point(case: Case, key: str, value: str) -> Case:
             f"besides there are: {', '.join(others)}"
         )
     return case._replace(given=case.given | {key: value})
+
+
+def at_restart(case: Case, seconds: float) -> Case:
+    """The case with jobs that restart, at so many seconds each time they get GPUs."""
+    return case._replace(costs=restarts(seconds), cost_set="", suspension=Suspension.RESTART)
 
 
 def _with_faults(case: Case, point: Mapping[str, str]) -> Case:
@@ -310,8 +329,13 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
     return axes
 
 
-def verdicts(entries: Sequence[Entry]) -> list[str]:
-    """The best policy, in a sentence for each point, if the points are few."""
+def verdicts(
+    entries: Sequence[Entry], logged: Entry | None = None, replays: Sequence[Entry] = ()
+) -> list[str]:
+    """The best policy, in a sentence for each point, if the points are few.
+
+    Before it comes whether the cluster is that of the log, as far as its replays tell.
+    """
     points = list(dict.fromkeys(tuple(entry.point.items()) for entry in entries))
     if len(points) > MOST_VERDICTS:
         return []
@@ -319,22 +343,100 @@ def verdicts(entries: Sequence[Entry]) -> list[str]:
     for point in points:
         where = "".join(f", {key} {value}" for key, value in point)
         sentence = verdict([entry for entry in entries if tuple(entry.point.items()) == point])
-        said += [f"verdict{where}: {sentence}"] if sentence else []
+        there = [entry for entry in replays if tuple(entry.point.items()) == point]
+        doubted = doubt(logged, there) if logged is not None else ""
+        if doubted:
+            said.append(f"verdict{where}: {doubted}")
+        if sentence:
+            said.append(f"{'if it were' if doubted else 'verdict'}{where}: {sentence}")
     return said
 
 
-def log_notes(entries: Sequence[Entry]) -> list[str]:
-    """Compares the log's own waits with those of simulated FIFO, if the log has them."""
-    logged = next((entry for entry in entries if entry.is_log), None)
-    alike = [entry for entry in entries if entry.policy in ("fifo", "fifo-backfill")]
-    if logged is None or not alike:
+def replays_of(entries: Sequence[Entry]) -> list[Entry]:
+    """The lines of policies that may have been the log's own."""
+    return [entry for entry in entries if entry.policy.partition(":")[0] in REPLAYS]
+
+
+def log_notes(logged: Entry | None, replays: Sequence[Entry]) -> list[str]:
+    """Compares the log's own waits with those of its replays, if the log has them."""
+    if logged is None or not replays:
         return []
     queue = BY_KEY["avg_queue_s"]
-    here = " and ".join(f"{queue.cell(entry)} s under {entry.label}" for entry in alike)
+    here = " and ".join(f"{queue.cell(entry)} s under {entry.label}" for entry in replays)
     return [
         f"{logged.policy}: jobs waited {queue.cell(logged)} s on average, and here {here}: the "
         "nearer, the more the simulation is like the cluster that the log is of"
     ]
+
+
+def _replays(lines: Sequence[Line], entries: Sequence[Entry]) -> list[Entry]:
+    """The lines of policies that may have been the log's own; if there are none, a run of one."""
+    if found := replays_of(entries):
+        return found
+    first = lines[0].cases[0]._replace(given={}, history=False, drawn=False)
+    name = BY_LIMITS if has_limits(first) else BASELINE
+    try:
+        result = run_case(first._replace(policy=name))
+    except RotaError:
+        return []
+    return [entry_of([result.summary], lines[0].point, [])]
+
+
+def kind_notes(
+    found: Sequence[tuple[Line, Entry]], turn: bool | None, workers: int | None
+) -> list[str]:
+    """The policy that would be best if the jobs could be suspended, in a sentence for each way."""
+    choices = [pair for pair in found if pair[1].is_choice]
+    about_s = 2 * sum(s["cpu_s"] for _, entry in choices for s in entry.summaries)
+    if turn is None and about_s > LONG_TURN_S:
+        return [
+            "--turn looks for the policy that is best if jobs can be suspended, in about "
+            f"{about_s:.0f} s"
+        ]
+    said = []
+    for name, meaning in (
+        (RESTART, "restarted from their own checkpoints"),
+        (COOPERATIVE, "used rota.train"),
+    ):
+        how, costs = SUSPENSIONS[name], SETS[name](UNKNOWN)
+        cases = {
+            place: [
+                case._replace(cost_set=name, costs=costs, suspension=how) for case in line.cases
+            ]
+            for place, (line, _) in enumerate(choices)
+        }
+        averages = _averages(cases, workers, _num_jobs(choices))
+        best = min(averages, key=averages.__getitem__)
+        if averages[best] == inf:
+            continue
+        first = f"{choices[best][1].label} would come first, with"
+        if max(averages.values()) - averages[best] < ALIKE_S:
+            first = "no policy would be ahead of another;"
+        said.append(
+            f"if jobs {meaning} (--costs {name}): {first} an average JCT of {averages[best]:,.0f} s"
+        )
+    return said
+
+
+def _num_jobs(found: Sequence[tuple[Line, Entry]]) -> int:
+    return int(max(summary["jobs"] for _, entry in found for summary in entry.summaries))
+
+
+def _averages(
+    cases: Mapping[int, Sequence[Case]], workers: int | None, num_jobs: int
+) -> dict[int, float]:
+    """The average JCT of the cases of each place; infinity if one of them does not finish."""
+    listed = [
+        case._replace(history=False, drawn=False) for of_one in cases.values() for case in of_one
+    ]
+    results = iter(run_cases(listed, [""] * len(listed), workers=workers, num_jobs=num_jobs))
+    averages = {}
+    for place, of_one in cases.items():
+        got = [next(results) for _ in of_one]
+        values = [r.summary["avg_jct_s"] for r in got if not isinstance(r, RotaError)]
+        whole = len(values) == len(of_one) and None not in values
+        averages[place] = sum(values) / len(values) if whole else inf
+    return averages
 
 
 def turn_notes(
@@ -361,23 +463,11 @@ def turn_notes(
 
     def measure(policies: Sequence[int], restart_s: float) -> dict[int, float]:
         cases = {
-            place: [
-                case._replace(costs=restarts(restart_s), cost_set="", history=False, drawn=False)
-                for case in choices[place][0].cases
-            ]
+            place: [at_restart(case, restart_s) for case in choices[place][0].cases]
             for place in policies
         }
-        listed = [case for of_one in cases.values() for case in of_one]
-        results = iter(run_cases(listed, [""] * len(listed), workers=workers, num_jobs=num_jobs))
-        measured = {}
-        for place, of_one in cases.items():
-            got = [next(results) for _ in of_one]
-            values = [r.summary["avg_jct_s"] for r in got if not isinstance(r, RotaError)]
-            whole = len(values) == len(of_one) and None not in values
-            measured[place] = sum(values) / len(values) if whole else inf
-        return measured
+        return _averages(cases, workers, _num_jobs(choices))
 
-    num_jobs = max(summary["jobs"] for _, entry in choices for summary in entry.summaries)
     found_turn = turning_point(places, measure)
     if found_turn is None:
         return []

@@ -22,6 +22,7 @@ from rota.sim.machine import Costs
 if TYPE_CHECKING:
     from rota.sim.faults import Faults
 
+BASELINE = "fifo-backfill"  # the policy that others are compared with
 MOST_RUNS = 10_000
 LEAST_INTERVAL_S = 0.001
 MOST_LOAD = 1e6
@@ -225,6 +226,7 @@ def parse_case(
         costs=charges.costs,
         cost_set=charges.cost_set,
         costs_given=charges.given,
+        suspension=charges.suspension,
         speeds=speeds,
         oversubscription=oversubscription,
         faults=faults,

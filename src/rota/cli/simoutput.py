@@ -95,7 +95,7 @@ def without_limits(policies: Policies, case: Case, *, drop: bool) -> Policies:
     unless it has settings. Raises TraceError.
     """
     blind = [each for each in policies if each[0] == BY_LIMITS and "default_limit_s" not in each[1]]
-    if not blind or _has_limits(case):
+    if not blind or has_limits(case):
         return policies
     fix = "give the trace a column time_limit_s (sacct: Timelimit), or --policy "
     fix += f"{BY_LIMITS}:default_limit_s=86400"
@@ -125,7 +125,8 @@ def refuse_share_of_one(given: Mapping[str, str], case: Case) -> None:
         )
 
 
-def _has_limits(case: Case) -> bool:
+def has_limits(case: Case) -> bool:
+    """True if a job of the case's file has a time limit. Raises TraceError."""
     if case.workload.file is None:
         return False
     trace, _ = load(case.workload, case.seed, case.load, 0)

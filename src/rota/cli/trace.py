@@ -70,7 +70,7 @@ def show(
 def convert(file: str, out: str, format_: str, strict: bool, unit: str, to: str | None) -> None:
     """Write a trace with our own columns. OUT - is standard output."""
     _refuse_same(file, out)
-    write(_read(file, format_, strict, unit), out, to)
+    write(_told(_read(file, format_, strict, unit)), out, to)
 
 
 @trace.command()
@@ -144,7 +144,7 @@ def window(
     if start is None and end is None and first is None:
         raise InputError("give --start, --end or --first: the window would be the whole trace")
     _refuse_same(file, out)
-    whole = _read(file, format_, strict, unit)
+    whole = _told(_read(file, format_, strict, unit))
     low_s, high_s = start or 0.0, float("inf") if end is None else end
     kept = [spec for spec in whole if low_s <= spec.submit_s < high_s][:first]
     if not kept:
@@ -156,6 +156,11 @@ def window(
         zero_s = kept[0].submit_s
         kept = [spec._replace(submit_s=spec.submit_s - zero_s) for spec in kept]
     write(_without_others(Trace(kept, whole.name)), out, to)
+
+
+def _told(jobs: Trace) -> Trace:
+    """The jobs of a log, which say themselves that they can't be suspended; others as they are."""
+    return jobs.suspended_as(None) if jobs.is_log else jobs
 
 
 def _without_others(jobs: Trace) -> Trace:

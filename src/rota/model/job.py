@@ -203,6 +203,8 @@ class JobSpec(NamedTuple):
     cpus_per_gpu: tuple[int, int] | None = None  # least and most CPU cores for each of its GPUs
     share: Share | None = None  # its layer; None: a foreground job without wishes
     notices: tuple[Notice, ...] = ()  # who is told of what happens to it
+    # Of a simulated job: how it can be suspended. A live job's program tells.
+    suspension: Suspension = Suspension.UNKNOWN
 
     @property
     def is_background(self) -> bool:

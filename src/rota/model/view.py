@@ -355,6 +355,11 @@ class View:
         view.flags.writeable = False
         return view
 
+    @property
+    def has_device_memory(self) -> bool:
+        """True if a job may keep device memory that others then lack."""
+        return self._state.has_device_memory
+
     def must_stay(self, row: int) -> bool:
         """True if a suspended job can continue only on the GPUs where it was.
 

@@ -127,7 +127,22 @@ def of_log(jobs: Iterable[JobSpec], waited_s: Mapping[str, float]) -> dict[str, 
         "avg_queue_s": mean(queue),
         "median_queue_s": median(queue),
         "p95_queue_s": percentile(queue, 95),
+        "most_gpus": _most_gpus(told, waited_s),
     }
+
+
+def _most_gpus(jobs: Iterable[JobSpec], waited_s: Mapping[str, float]) -> int:
+    """The most GPUs that the jobs held at once, each after its wait and without a break."""
+    changes: list[tuple[float, int]] = []
+    for spec in jobs:
+        start_s = spec.submit_s + waited_s[spec.job_id]
+        changes.append((start_s, spec.num_gpus))
+        changes.append((start_s + (spec.duration_s or 0.0), -spec.num_gpus))
+    held = most = 0
+    for _, gpus in sorted(changes):  # who ends makes room at that moment
+        held += gpus
+        most = max(most, held)
+    return most
 
 
 def by_part(rows: Sequence[int], jct_s: Sequence[float], num_jobs: int) -> list[float | None]:

@@ -8,9 +8,16 @@ of each other, so that such an interval is rather too narrow.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rota.model.allocation import gpus_text
+from rota.model.cluster import parse_cluster
 from rota.model.naming import few
-from rota.report.comparison import Entry
+from rota.report.comparison import BY_KEY, Entry
 from rota.report.statistic import Interval, interval, mean
+
+# Policies like those of the clusters that logs are of: nothing is suspended.
+REPLAYS = ("fifo", "fifo-backfill", "easy-backfill")
+DOUBTED = 2.0  # ratio of the waits of a log and of its replay from which on it is another cluster
+NOTABLE = 0.1  # part of the log's average JCT by which the waits differ at least, too
 
 
 class Difference(NamedTuple):
@@ -114,4 +121,48 @@ def verdict(entries: Sequence[Entry]) -> str:
     return (
         f"{best.policy} has the least average JCT, {share:.0%} less than the next, "
         f"{next_best.policy} ({over})"
+    )
+
+
+def doubt(logged: Entry, replays: Sequence[Entry]) -> str:
+    """Why the simulated cluster is not the log's, and what may be missing; "" if it may be.
+
+    ``replays`` are lines of policies of :data:`REPLAYS`; the one whose jobs wait most like the
+    log's is taken for the log's own.
+    """
+    queue = BY_KEY["avg_queue_s"]
+    was = queue.over(logged)
+    near = [
+        (abs(found.mean - was.mean), each) for each in replays if was if (found := queue.over(each))
+    ]
+    if was is None or not near:
+        return ""
+    apart_s, replay = min(near, key=lambda pair: pair[0])
+    found = queue.over(replay)
+    assert found is not None
+    low_s, high_s = sorted((was.mean, found.mean))
+    if apart_s <= NOTABLE * average_s(logged) or high_s <= DOUBTED * low_s:
+        return ""
+    cluster = str(replay.summaries[0]["cluster"])
+    gpus = sum(node.num_gpus for node in parse_cluster(cluster))
+    most = int(logged.summaries[0]["most_gpus"])
+    said = (
+        f"don't trust this: the cluster is not the log's. Jobs waited {was.mean:,.0f} s on average "
+        f"in the log, and {found.mean:,.0f} s in its replay under {replay.policy} on {cluster}. "
+        f"The log's jobs held at most {gpus_text(most)} at once; {cluster} has {gpus:,}. "
+    )
+    rejected = int(replay.summaries[0]["rejected"])
+    if was.mean > found.mean:
+        rows = [f"the {rejected:,} rows that could not be read"] if rejected else []
+        missing = [
+            "jobs of other partitions, or without GPUs, that held these nodes",
+            "nodes that were down or reserved",
+            "limits per user or account",
+            "dependencies of jobs on each other",
+            *rows,
+        ]
+        return f"{said}What may be missing: {'; '.join(missing)}; or --cluster is too large"
+    return (
+        f"{said}What may be missing: nodes of the cluster, so that --cluster is too small; that "
+        "several jobs had one GPU; that the log is of several clusters or partitions"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import PolicySettingError, RotaError
 from rota.model.cluster import Node, parse_cluster
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Suspension
 from rota.model.state.state import ClusterState
 from rota.policy.information import information_of
 from rota.policy.registry import create
@@ -19,7 +19,7 @@ from rota.report.metrics import summarise
 from rota.scenario.pool import over_cores
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
-from rota.workload.trace import Trace
+from rota.workload.trace import SUSPENSIONS, Trace
 
 if TYPE_CHECKING:
     from rota.report.sketch import Sketch
@@ -54,7 +54,8 @@ class Case(NamedTuple):
     policy asks for them. ``faults`` are drawn with the case's own seed; the summary names them as
     ``faults_given``. ``history`` asks for the figures that need the run's course, ``drawn`` for a
     sketch of it, ``with_gpus`` for the holders of GPUs in the sketch. ``interference`` is the part
-    of its speed that a job on several nodes loses beside another such job.
+    of its speed that a job on several nodes loses beside another such job. ``suspension`` is how
+    all jobs are suspended; None: each as its trace tells.
     """
 
     policy: str
@@ -77,6 +78,7 @@ class Case(NamedTuple):
     interval_s: float | None = None
     node_start_s: float | None = None
     interference: float = 0.0
+    suspension: Suspension | None = None
 
 
 class CaseResult(NamedTuple):
@@ -133,6 +135,7 @@ def run_to_end(
     nodes = parse_cluster(case.cluster)
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
     began_s = time.process_time()
+    trace = trace.suspended_as(case.suspension)
     speeds: CatalogSpeeds | MeasuredSpeeds | Validating | None = None
     by_type: CatalogSpeeds | None = None
     if case.profiles is not None:
@@ -187,6 +190,8 @@ def run_to_end(
     cpu_s = load_cpu_s + time.process_time() - began_s
     summary |= {"information": information_of(policy), "settings": dict(policy.settings)}
     summary |= {"trace": trace.name, "rejected": trace.num_rejected, **_setting(case)}
+    if case.cost_set and case.suspension is None:
+        summary |= _costs_by_job(trace)
     summary["speeds"] = "none" if speeds is None else speeds.source
     summary |= rented.figures() if rented else {}
     if state.has_background_jobs:
@@ -215,10 +220,23 @@ def run_to_end(
 def _charged(case: Case) -> Costs | Callable[[JobSpec], Costs]:
     if not case.cost_set:
         return case.costs
-    from rota.sim.costsets import SETS  # here: only these read the catalog of models
+    from rota.sim.costsets import SETS, by_job  # here: only these read the catalog of models
 
+    if case.suspension is None:
+        return by_job
     of, given = SETS[case.cost_set], case.costs_given
     return (lambda spec: of(spec)._replace(**given)) if given else of
+
+
+def _costs_by_job(trace: Trace) -> dict[str, Any]:
+    """The name of the costs that the jobs are charged, and those of a job of unknown size."""
+    from rota.sim.costsets import BY_JOB, SETS, UNKNOWN
+
+    kinds = {spec.suspension for spec in trace}
+    if len(kinds) > 1:
+        return {"costs": BY_JOB}
+    name = next(word for word, kind in SUSPENSIONS.items() if kind in kinds)
+    return {"costs": name, "overheads": SETS[name](UNKNOWN)._asdict()}
 
 
 def _setting(case: Case) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rota.model.figure import rounded
 from rota.model.job import JobSpec
 from rota.sim.machine import FREE, Costs, restarts
+from rota.workload.trace import COOPERATIVE, PLAIN, RESTART, SUSPENSIONS
 
 if TYPE_CHECKING:
     from rota.workload.catalog import ModelProfile
@@ -75,7 +76,24 @@ def _profile(model: str) -> ModelProfile | None:
     return look_up(model)
 
 
-SETS: dict[str, Callable[[JobSpec], Costs]] = {"cooperative": cooperative, "restart": restart}
+def plain(spec: JobSpec) -> Costs:
+    """Costs of a job that keeps its GPUs until it ends: none, as its run time has its start."""
+    return FREE
+
+
+def by_job(spec: JobSpec) -> Costs:
+    """Costs of a job by how it is suspended."""
+    return OF_SUSPENSION.get(spec.suspension, restart)(spec)
+
+
+# By the words for how jobs are suspended.
+SETS: dict[str, Callable[[JobSpec], Costs]] = {
+    COOPERATIVE: cooperative,
+    RESTART: restart,
+    PLAIN: plain,
+}
+OF_SUSPENSION = {kind: SETS[word] for word, kind in SUSPENSIONS.items()}
+BY_JOB = "by job"  # where jobs are suspended in several ways
 UNKNOWN = JobSpec("", 1, 0.0)  # a job of which nothing is known
 
 
@@ -84,6 +102,11 @@ def costs_text(name: str, costs: Costs) -> str:
 
     ``costs`` are those of a job whose size is not known.
     """
+    if name == PLAIN:
+        return (
+            f"{name}: none, as jobs keep their GPUs until they end; so do commands that can't be "
+            "suspended with their state"
+        )
     if costs == FREE:
         return "none"
     if costs == restarts(costs.resume_s):
@@ -94,6 +117,8 @@ def costs_text(name: str, costs: Costs) -> str:
             for field, seconds in costs._asdict().items()
             if seconds
         )
-    if name == "cooperative":
+    if name == COOPERATIVE:
         told += "; less or more by the size of models that are known"
+    if name == BY_JOB:
+        told += f"; less of jobs that are {COOPERATIVE}, and {PLAIN} ones stay until they end"
     return f"{name}: {told}" if name else told

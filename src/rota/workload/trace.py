@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from operator import eq, le
 from typing import Any
 
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Suspension
 
 # Column -> (unit, meaning). The first four every trace has; the others may be absent.
 COLUMNS = {
@@ -31,6 +31,14 @@ COLUMNS = {
         "background: it uses what others leave; foreground=1.05: how much slower it may be",
     ),
     "flow_weight": ("", "of a flow job: its part of the GPU that it shares with other flow jobs"),
+    "suspension": ("", "how the job gives its GPUs up: plain (never), restart or cooperative"),
+}
+# The words of that column.
+PLAIN, RESTART, COOPERATIVE = "plain", "restart", "cooperative"
+SUSPENSIONS = {
+    PLAIN: Suspension.PROCESS,
+    RESTART: Suspension.RESTART,
+    COOPERATIVE: Suspension.BOUNDARY,
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
@@ -46,9 +54,10 @@ class Trace:
     ``num_rejected`` rows of the file could not be read; ``rejected`` says of the first of them
     why, as (line, reason). ``notes`` are sentences on what else differs from the file.
     ``waited_s`` tells by job id how long jobs waited where the trace was recorded, if it says so.
+    ``is_log`` is True of the log of a cluster, whose jobs knew of no suspension.
     """
 
-    __slots__ = ("jobs", "name", "notes", "num_rejected", "rejected", "waited_s")
+    __slots__ = ("is_log", "jobs", "name", "notes", "num_rejected", "rejected", "waited_s")
 
     def __init__(
         self,
@@ -59,7 +68,9 @@ class Trace:
         rejected: Iterable[tuple[int, str]] = (),
         notes: Iterable[str] = (),
         waited_s: Mapping[str, float] | None = None,
+        is_log: bool = False,
     ) -> None:
+        self.is_log = is_log
         self.jobs = _ordered(list(jobs))
         self.name = name
         self.num_rejected = num_rejected
@@ -76,6 +87,19 @@ class Trace:
             rejected=self.rejected,
             notes=self.notes,
             waited_s=self.waited_s,
+            is_log=self.is_log,
+        )
+
+    def suspended_as(self, kind: Suspension | None) -> "Trace":
+        """A trace of the same jobs, all of which are suspended in that way.
+
+        None: each as the trace tells. Where it tells nothing, jobs of a log keep their GPUs until
+        they end, and others restart.
+        """
+        untold = Suspension.PROCESS if self.is_log else Suspension.RESTART
+        return self.with_jobs(
+            spec._replace(suspension=(spec.suspension or untold) if kind is None else kind)
+            for spec in self.jobs
         )
 
     def __len__(self) -> int:

@@ -5,8 +5,8 @@ from operator import attrgetter
 from typing import IO, Any
 
 from rota.errors import TraceError, pip_install
-from rota.model.job import BACKGROUND, FOREGROUND, Dependency, Elastic, JobSpec, Share
-from rota.workload.trace import COLUMNS, REQUIRED, Trace
+from rota.model.job import BACKGROUND, FOREGROUND, Dependency, Elastic, JobSpec, Share, Suspension
+from rota.workload.trace import COLUMNS, REQUIRED, SUSPENSIONS, Trace
 
 WRITTEN = ("csv", "parquet")
 NUMBERS = (
@@ -24,6 +24,7 @@ NUMBERS = (
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
 DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None, "time_limit_s": None}
 DEFAULTS |= {"depends_on": (), "share": None, "flow_weight": None}
+DEFAULTS |= {"suspension": Suspension.UNKNOWN}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -127,11 +128,17 @@ def share_text(share: Share | None) -> str:
     return FOREGROUND if slowdown is None else f"{FOREGROUND}={_number(slowdown)}"
 
 
+def suspension_text(kind: Suspension) -> str:
+    """``plain``, ``restart`` or ``cooperative``; "" where nothing is told."""
+    return next((word for word, each in SUSPENSIONS.items() if each == kind), "")
+
+
 PACKED: dict[str, Callable[[Any], str]] = {
     "speeds": speeds_text,
     "elastic": sizes_text,
     "depends_on": dependencies_text,
     "share": share_text,
+    "suspension": suspension_text,
 }
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from rota.cli.costoptions import DEFAULT_SET, parse_costs
 from rota.errors import InputError
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Suspension
 from rota.sim.costsets import NETWORK_BYTES_S, SETS, UNKNOWN, costs_text
 from rota.sim.machine import FREE, Costs, restarts
 
@@ -53,7 +53,8 @@ def test_a_known_model_is_charged_by_its_size_and_others_by_their_memory():
 def test_a_file_names_costs(tmp_path, text, costs):
     file = tmp_path / "costs.yaml"
     file.write_text(text)
-    assert parse_costs(False, None, str(file)) == (costs, "", {})
+    how = Suspension.RESTART if "restart_s" in text else Suspension.BOUNDARY
+    assert parse_costs(False, None, str(file)) == (costs, "", {}, how)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_file_that_names_none_is_refused(tmp_path, text, error):
 
 
 def test_a_set_that_is_not_there_is_told_with_those_that_are():
-    with pytest.raises(InputError, match="neither a set \\(cooperative, restart\\) nor a file"):
+    with pytest.raises(InputError, match="neither a set \\(cooperative, restart, plain\\) nor"):
         parse_costs(False, None, "cooperativ")
 
 

@@ -420,6 +420,49 @@ def test_a_log_that_tells_when_jobs_started_has_a_line_of_its_own(rota, tmp_path
     assert "as it was" not in out
 
 
+def test_a_verdict_on_another_cluster_than_the_logs_is_not_to_be_trusted(rota, tmp_path):
+    log = tmp_path / "sacct.txt"
+    log.write_text(SACCT.replace("00:01:00|00:10:00", "05:00:00|00:10:00"))
+    args = ("sim", "compare", "--trace", log, "--cluster", "8x8", "--no-turn")
+    for policies in (("fifo", "tiresias"), ("tiresias",)):  # without a policy like the log's, one is run
+        given = [word for name in policies for word in ("--policy", name)]
+        _, out, _ = rota(*args, *given)
+        line = next(line for line in out.splitlines() if line.startswith("verdict: "))
+        assert line.startswith("verdict: don't trust this: the cluster is not the log's. ")
+        assert "The log's jobs held at most 1 GPU at once; 8x8 has 64." in line
+        assert out.count("if it were: ") == len(policies) - 1
+    _, out, _ = rota(*args[:-3], "--cluster", "1x1", "--policy", "srtf", "--no-turn")
+    assert "don't trust" in out and "as it was: jobs waited" in out
+
+
+def test_jobs_of_a_log_keep_their_gpus_unless_costs_say_how_they_are_suspended(rota, tmp_path):
+    log, own = tmp_path / "sacct.txt", tmp_path / "own.csv"
+    rows = [
+        f"{n}|COMPLETED|2026-03-01T00:00:{n:02}|2026-03-01T00:01:00|05:00:00|gres/gpu=1"
+        for n in range(1, 5)
+    ]
+    log.write_text("\n".join(["JobID|State|Submit|Start|Elapsed|AllocTRES", *rows, ""]))
+    rota("trace", "convert", log, own)
+    args = ("sim", "compare", "--cluster", "1x2", "--policy", "fifo", "--policy", "gandiva")
+    for trace in (log, own):
+        runs = summaries(rota(*args, "--trace", trace, "--json")[1])[:2]
+        assert [(run["costs"], run["preemptions"]) for run in runs] == [("plain", 0)] * 2
+        _, out, _ = rota(*args, "--trace", trace, "--turn")
+        assert "costs: plain: none, as jobs keep their GPUs until they end" in out
+        assert "if jobs restarted from their own checkpoints (--costs restart): " in out
+        assert "if jobs used rota.train (--costs cooperative): " in out
+    preemptions = {}
+    for name in ("restart", "cooperative"):
+        runs = summaries(rota(*args, "--trace", log, "--json", "--costs", name)[1])
+        assert runs[1]["costs"] == name
+        preemptions[name] = runs[1]["preemptions"]
+    assert 0 < 10 * preemptions["restart"] < preemptions["cooperative"]
+    text = own.read_text().splitlines()
+    own.write_text("\n".join([*text[:2], *(row.replace("plain", "restart") for row in text[2:])]))
+    _, out, _ = rota(*args, "--trace", own)
+    assert "costs: by job: 30 s without progress" in out
+
+
 def test_durations_that_can_hardly_be_seconds_are_told_with_the_fix(rota, tmp_path):
     file = tmp_path / "jobs.csv"
     file.write_text("job_id,submit_s,duration_s,num_gpus\n1,0,1000000,1\n2,0,3000000,1\n")

@@ -63,7 +63,7 @@ def test_show_prints_one_json_object_and_nothing_else(rota, sacct):
 def test_rows_that_cannot_be_read_and_what_is_left_out_is_said_on_stderr(rota, sacct, tmp_path):
     code, out, err = rota("convert", sacct, "-")
     assert code == 0
-    assert out == b"job_id,submit_s,duration_s,num_gpus\n1,0,600,2\n"
+    assert out == b"job_id,submit_s,duration_s,num_gpus,suspension\n1,0,600,2,plain\n"
     assert "1 row could not be read" in err
     assert "line 3: Elapsed is 'soon'" in err
     assert "CPU jobs left out: 1" in err

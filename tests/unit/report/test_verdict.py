@@ -3,7 +3,7 @@
 import pytest
 
 from rota.report.comparison import Entry
-from rota.report.verdict import difference, differences, verdict
+from rota.report.verdict import difference, differences, doubt, verdict
 
 
 def entry(policy, *averages, parts=(), oracle=False, **point):
@@ -69,3 +69,33 @@ def test_policies_that_do_the_same_are_not_ranked():
     assert verdict([a, b, c]).startswith("a, b come first, with the same average JCT, in one run")
     a, b, c = (entry(name, value, 7.0) for name, value in (("a", 5.0), ("b", 5.0), ("c", 9.0)))
     assert verdict([a, b, c]) == "a, b come first, with the same average JCT"
+
+
+def waits(policy, queue_s, cluster="2x8", **more):
+    summary = {"seed": 0, "avg_jct_s": queue_s + 1000.0, "avg_queue_s": queue_s, "rejected": 0}
+    told = {"needs_duration": False, "cluster": cluster, "most_gpus": 12}
+    return Entry(policy, {}, [summary | told | more], [])
+
+
+def log(queue_s):
+    return waits("as it was", queue_s)._replace(is_log=True)
+
+
+def test_a_cluster_on_which_jobs_wait_otherwise_than_in_the_log_is_not_the_logs():
+    told = doubt(log(3000.0), [waits("fifo-backfill", 20.0, rejected=3)])
+    assert told.startswith("don't trust this: the cluster is not the log's. Jobs waited 3,000 s")
+    assert "and 20 s in its replay under fifo-backfill on 2x8" in told
+    assert "held at most 12 GPUs at once; 2x8 has 16" in told
+    assert "limits per user" in told and "the 3 rows that could not be read" in told
+    told = doubt(log(20.0), [waits("fifo-backfill", 3000.0, cluster="1x8")])
+    assert "1x8 has 8" in told and "--cluster is too small" in told
+
+
+def test_waits_that_are_alike_or_short_are_trusted():
+    assert not doubt(log(3000.0), [waits("fifo", 1600.0)])
+    assert not doubt(log(5.0), [waits("fifo", 0.0)])  # no ratio, but nothing beside run times
+    assert not doubt(log(3000.0), [])
+
+
+def test_of_several_replays_the_nearest_is_taken_for_the_logs_own():
+    assert not doubt(log(3000.0), [waits("fifo", 90_000.0), waits("easy-backfill", 2500.0)])

@@ -299,6 +299,7 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
     usual |= {"depends_on": (), "tags": (), "gpu_types": (), "notices": ()}
+    usual |= {"suspension": Suspension.UNKNOWN}
     assert found._asdict() == dict.fromkeys(JobSpec._fields) | spec | usual | {"program": program}
 
 

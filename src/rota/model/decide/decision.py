@@ -147,7 +147,7 @@ class Decider:
             allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
-        if state.is_live:
+        if state.is_live or state.has_device_memory:
             ask_again = partial(self._ask_again, now_s)
             plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
             allocations, reasons, marks, policy_mark, wake_at_s, _, cpus, _ = plan

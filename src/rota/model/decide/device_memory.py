@@ -74,7 +74,10 @@ def _makes_room(state: ClusterState, row: int, plan: Plan, others: list[int]) ->
 def _with_room(
     state: ClusterState, plan: Plan, wrong: list[int], keepers: dict[int, Allocation]
 ) -> Plan:
-    """The plan with the ``wrong`` jobs on GPUs without kept memory, or on none."""
+    """The plan with the ``wrong`` jobs on GPUs without kept memory, or on none.
+
+    Keepers whose GPUs nobody gets then keep them.
+    """
     free = left_free(state, plan, wrong)
     if free is None:
         return plan
@@ -94,6 +97,14 @@ def _with_room(
         allocations[row] = found
         if found == state.target[row]:
             del allocations[row]
+    given = [place for place in allocations.values() if isinstance(place, Allocation)]
+    for row in keepers:
+        had, gets = state.target[row], allocations.get(row, state.target[row])
+        if had is None or gets is not None or row not in state.active:
+            continue
+        if not any(_overlap(had, other) for other in given):
+            del allocations[row]
+            reasons.pop(row, None)
     return plan._replace(allocations=allocations, reasons=reasons)
 
 
@@ -125,7 +136,11 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
         gives = how in (Suspension.CHECKPOINT, Suspension.RESTART) or (
             how == Suspension.BOUNDARY and (state.movable[row] or state.portable[row])
         )
-        if not gives and any(state.nodes[node].has_device_memory for node in place.nodes()):
+        if state.spec[row].simulated:
+            keeps = how == Suspension.PROCESS
+        else:
+            keeps = not gives and any(state.nodes[n].has_device_memory for n in place.nodes())
+        if keeps:
             found[row] = place
     return dict(sorted(found.items()))
 

@@ -163,7 +163,8 @@ class Ledger:
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
         self.is_live = False  # True if agents run on its nodes
-        self.has_device_memory = False  # True if any of its nodes has, or had
+        # True if any of its nodes has, or had, or a simulated job can't release what it has.
+        self.has_device_memory = False
         self.num_reached = 0  # of nodes at which those of others find processes
         self.has_typed_jobs = False  # that asked for types of GPUs
         self.has_background_jobs = False  # now, or earlier
@@ -303,7 +304,8 @@ class Ledger:
         self.preemptions.append(0)
         self.migrations.append(0)
         self.restarts.append(0)
-        self.suspension.append(0)
+        self.suspension.append(spec.suspension)
+        self.has_device_memory = self.has_device_memory or spec.suspension == Suspension.PROCESS
         self.movable.append(1)
         self.portable.append(1)
         # A live job is resizable once its program says so, a simulated one from the start.

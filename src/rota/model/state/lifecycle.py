@@ -17,7 +17,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import JobState, Suspension
+from rota.model.job import JobState
 from rota.model.reason import Reason
 from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, SUSPENDED, Ledger
@@ -203,7 +203,7 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
     ledger.forget_parking(row)
     ledger.home[row] = None
     ledger.stored.pop(row, None)
-    ledger.suspension[row] = Suspension.UNKNOWN
+    ledger.suspension[row] = ledger.spec[row].suspension
     ledger.movable[row] = ledger.portable[row] = True
     outcome = ledger.stop_outcome.pop(row, None)
     if outcome is not None:

@@ -65,7 +65,8 @@ class Verdicts(Part):
         node = self._view.nodes[home[0][0]]
         has_gb = self._set["gpu_memory_gb"] or node.memory_gb
         if not has_gb:
-            return not node.has_device_memory  # a job that runs out of memory is lost
+            # A job that runs out of memory is lost.
+            return not (node.has_device_memory or self._view.has_device_memory)
         return needed_gb <= has_gb * float(self._set["memory_fraction"])
 
     def predicted(self, one: Unit, other: Unit) -> float | None:

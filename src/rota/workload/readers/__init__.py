@@ -26,6 +26,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 
 
+# Logs of clusters, whose jobs are commands of which no suspension is known.
+LOGS = ("philly", "helios", "alibaba-2020", "alibaba-2023", "slurm")
 DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 SAMPLE = 1000  # jobs that tell the median well enough
 LONG_S = 7 * 86_400.0  # a median of durations beyond this is hardly of seconds
@@ -44,7 +46,8 @@ def read_trace(
     path = Path(path)
     source = Source(str(path), read_bytes(path))
     report = Report(str(path), strict)
-    reader = _reader(_recognise(source) if format == "auto" else format)
+    format = _recognise(source) if format == "auto" else format
+    reader = _reader(format)
     with collection_paused():
         found = list(reader.read(source, report))
         if not found:
@@ -59,7 +62,7 @@ def read_trace(
                 f"the median of the durations is {median_s / 86_400:.0f} days: if they are "
                 "milliseconds, give --unit ms"
             )
-        return report.trace(found)
+        return report.trace(found, is_log=format in LOGS)
 
 
 def remarks(trace: Trace) -> list[str]:

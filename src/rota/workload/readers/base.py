@@ -127,7 +127,7 @@ class Report:
         """The sentences, and what was counted, as in "CPU jobs left out: 12"."""
         return [*self._notes, *(f"{what}: {number:,}" for what, number in self._counts.items())]
 
-    def trace(self, jobs: Iterable[JobSpec]) -> Trace:
+    def trace(self, jobs: Iterable[JobSpec], *, is_log: bool = False) -> Trace:
         """The trace of the jobs that were read, with what is said here of the others."""
         return Trace(
             jobs,
@@ -136,6 +136,7 @@ class Report:
             rejected=self.rejected,
             notes=self.notes,
             waited_s=self.waited_s,
+            is_log=is_log,
         )
 
 

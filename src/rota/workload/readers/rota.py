@@ -28,7 +28,16 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED, Trace
+from rota.workload.trace import (
+    COLUMNS,
+    MAX_BATCH,
+    MAX_GPUS,
+    MAX_ID,
+    MAX_S,
+    REQUIRED,
+    SUSPENSIONS,
+    Trace,
+)
 
 TEXTS = ("vc", "user", "model")
 NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
@@ -123,6 +132,10 @@ def _value(column: str, text: str) -> Any:
         return parse_share(text)
     if column == "flow_weight":
         return number(column, text, "from {} to {:,.0f}".format(*WEIGHTS), *WEIGHTS)
+    if column == "suspension":
+        if text not in SUSPENSIONS:
+            wrong(column, text, f"it must be {', '.join(SUSPENSIONS)} or empty")
+        return SUSPENSIONS[text]
     return parse_speeds(text) if column == "speeds" else intern(text)
 
 
