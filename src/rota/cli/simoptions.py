@@ -180,6 +180,7 @@ def parse_case(
     format_: str,
     strict: bool,
     unit: str,
+    tz: str,
     profile: str | None,
     num_jobs: int | None,
     span: float | None,
@@ -216,7 +217,7 @@ def parse_case(
     if not 0 <= interference < 1:
         raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
     charges = parse_costs(no_costs, restart_s, cost_set, **costs)
-    workload = Workload(trace_file, format_, strict, profile, num_jobs, span, unit)
+    workload = Workload(trace_file, format_, strict, profile, num_jobs, span, unit, tz)
     check_workload(workload)
     return Case(
         policy="",

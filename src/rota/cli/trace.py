@@ -45,15 +45,13 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--cluster", metavar="NODESxGPUS", help="Tell the load on such a cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 @reads
-def show(
-    file: str, cluster: str | None, as_json: bool, format_: str, strict: bool, unit: str
-) -> None:
+def show(file: str, cluster: str | None, as_json: bool, **how: Any) -> None:
     """Tell the shape of a trace: jobs, sizes, durations, arrivals, load."""
     from rota.model.cluster import parse_cluster
     from rota.report.trace_stats import shape_of
 
     num_gpus = sum(node.num_gpus for node in parse_cluster(cluster)) if cluster else None
-    jobs = _read(file, format_, strict, unit, quiet=as_json)
+    jobs = _read(file, quiet=as_json, **how)
     shape = shape_of(jobs, num_gpus)
     if as_json:
         rejected = [{"line": line, "reason": reason} for line, reason in jobs.rejected]
@@ -67,10 +65,10 @@ def show(
 @click.argument("out", metavar="OUT")
 @reads
 @TO
-def convert(file: str, out: str, format_: str, strict: bool, unit: str, to: str | None) -> None:
+def convert(file: str, out: str, to: str | None, **how: Any) -> None:
     """Write a trace with our own columns. OUT - is standard output."""
     _refuse_same(file, out)
-    write(_told(_read(file, format_, strict, unit)), out, to)
+    write(_told(_read(file, **how)), out, to)
 
 
 @trace.command()
@@ -133,10 +131,8 @@ def window(
     end: float | None,
     first: int | None,
     rebase: bool,
-    format_: str,
-    strict: bool,
-    unit: str,
     to: str | None,
+    **how: Any,
 ) -> None:
     """Write the part of a trace that arrives in a window. OUT - is standard output."""
     from rota.workload.trace import Trace
@@ -144,7 +140,7 @@ def window(
     if start is None and end is None and first is None:
         raise InputError("give --start, --end or --first: the window would be the whole trace")
     _refuse_same(file, out)
-    whole = _told(_read(file, format_, strict, unit))
+    whole = _told(_read(file, **how))
     low_s, high_s = start or 0.0, float("inf") if end is None else end
     kept = [spec for spec in whole if low_s <= spec.submit_s < high_s][:first]
     if not kept:
@@ -176,8 +172,10 @@ def _without_others(jobs: Trace) -> Trace:
     return jobs.with_jobs(found)
 
 
-def _read(file: str, format_: str, strict: bool, unit: str, quiet: bool = False) -> Trace:
-    jobs = read_trace(file, format_, strict, unit)
+def _read(
+    file: str, *, format_: str, strict: bool, unit: str, tz: str, quiet: bool = False
+) -> Trace:
+    jobs = read_trace(file, format_, strict, unit, tz)
     if not quiet:
         _tell(jobs)
     return jobs

@@ -48,6 +48,13 @@ READING = [
         show_default=True,
         help="What the durations in the file are in; arrivals stay as they are.",
     ),
+    click.option(
+        "--tz",
+        default="",
+        metavar="ZONE",
+        help="The time zone of times in the file that tell none, such as Europe/Berlin, whose "
+        "changes of the clocks then count.  [default: UTC]",
+    ),
 ]
 NUM_JOBS = click.option(
     "--num-jobs", type=click.IntRange(1), metavar="N", help="Draw so many jobs."

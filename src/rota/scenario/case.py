@@ -41,6 +41,7 @@ class Workload(NamedTuple):
     num_jobs: int | None = None
     span_s: float | None = None
     unit: str = "s"  # of a file's durations
+    tz: str = ""  # of a file's times that tell no zone; "": UTC
 
 
 class Case(NamedTuple):
@@ -282,7 +283,8 @@ def _read(workload: Workload) -> tuple[Trace, float]:
 
     assert workload.file is not None
     began_s = time.process_time()
-    trace = read_trace(workload.file, workload.format, workload.strict, workload.unit)
+    how = (workload.format, workload.strict, workload.unit, workload.tz)
+    trace = read_trace(workload.file, *how)
     return trace, time.process_time() - began_s
 
 

@@ -424,7 +424,7 @@ def test_a_verdict_on_another_cluster_than_the_logs_is_not_to_be_trusted(rota, t
     log = tmp_path / "sacct.txt"
     log.write_text(SACCT.replace("00:01:00|00:10:00", "05:00:00|00:10:00"))
     args = ("sim", "compare", "--trace", log, "--cluster", "8x8", "--no-turn")
-    for policies in (("fifo", "tiresias"), ("tiresias",)):  # without a policy like the log's, one is run
+    for policies in (("fifo", "tiresias"), ("tiresias",)):  # without one like the log's, it is run
         given = [word for name in policies for word in ("--policy", name)]
         _, out, _ = rota(*args, *given)
         line = next(line for line in out.splitlines() if line.startswith("verdict: "))

@@ -3,11 +3,12 @@
 >>> trace = read_trace("jobs.csv")    # doctest: +SKIP
 """
 
+from datetime import UTC, tzinfo
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rota.errors import TraceError
+from rota.errors import InputError, TraceError, did_you_mean
 from rota.workload.readers.base import Report, Source, check_header
 from rota.workload.readers.files import read_bytes
 from rota.workload.trace import Trace, collection_paused
@@ -34,18 +35,23 @@ LONG_S = 7 * 86_400.0  # a median of durations beyond this is hardly of seconds
 
 
 def read_trace(
-    path: str | Path, format: str = "auto", strict: bool = False, unit: str = "s"
+    path: str | Path,
+    format: str = "auto",
+    strict: bool = False,
+    unit: str = "s",
+    tz: str = "",
 ) -> Trace:
     """The jobs of a trace file, plain or gzipped, in one of ``FORMATS``; ``auto`` tells which.
 
-    ``unit`` is what its durations are in, one of ``DURATION_UNITS``.
+    ``unit`` is what its durations are in, one of ``DURATION_UNITS``. ``tz`` is the time zone of
+    its times that tell none, such as Europe/Berlin; "": UTC.
 
     Rows that can't be read are counted in the trace's ``num_rejected``; with ``strict`` the first
     is a TraceError. Raises TraceError for a file that can't be read at all, naming the fix.
     """
     path = Path(path)
     source = Source(str(path), read_bytes(path))
-    report = Report(str(path), strict)
+    report = Report(str(path), strict, zone_of(tz) if tz else UTC)
     format = _recognise(source) if format == "auto" else format
     reader = _reader(format)
     with collection_paused():
@@ -63,6 +69,19 @@ def read_trace(
                 "milliseconds, give --unit ms"
             )
         return report.trace(found, is_log=format in LOGS)
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone of that name. Raises InputError."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        known = available_timezones()
+        fix = "give one such as Europe/Berlin" if known else "install tzdata: pip install tzdata"
+        hint = did_you_mean(name, known)
+        raise InputError(f"--tz: {name[:80]!r} is no time zone here{hint}; {fix}") from None
 
 
 def remarks(trace: Trace) -> list[str]:
@@ -108,6 +127,10 @@ def _recognise(source: Source) -> str:
         for format in ("gavel", "philly", "alibaba-2020"):
             if _reader(format).matches(source):
                 return format
+        from rota.workload.readers.slurm import refusal
+
+        if said := refusal(source):
+            raise TraceError(said)
     # The likelier format is the one of which more columns are there.
     likely = max(FORMATS, key=lambda format: len(set(FORMATS[format]) & header))
     check_header(source.name, source.header, FORMATS[likely])

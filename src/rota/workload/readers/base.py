@@ -17,6 +17,7 @@ and `rota.workload.readers` tells those without a header by their first line.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, tzinfo
 from functools import cached_property
 from math import inf
 from pathlib import PurePath
@@ -47,11 +48,18 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The bytes as text. Raises TraceError if they are not UTF-8."""
+        """The bytes as text. A byte that is no UTF-8 is a surrogate, which spoils its row.
+
+        Raises TraceError if the first line has such a byte.
+        """
         try:
             return self.data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise TraceError(f"trace {self.name}: not UTF-8 text at byte {error.start}") from None
+            if not re.search(rb"[\r\n]", self.data[: error.start]):
+                raise TraceError(
+                    f"trace {self.name}: not UTF-8 text at byte {error.start}; save it as UTF-8"
+                ) from None
+            return self.data.decode("utf-8-sig", "surrogateescape")
 
     @cached_property
     def lines(self) -> list[str]:
@@ -83,9 +91,10 @@ class Report:
     ``strict`` the first rejected row is a TraceError.
     """
 
-    def __init__(self, name: str, strict: bool = False) -> None:
+    def __init__(self, name: str, strict: bool = False, zone: tzinfo = UTC) -> None:
         self.name = name
         self.strict = strict
+        self.zone = zone  # of times that tell none
         self.num_rejected = 0
         self.rejected: list[tuple[int, str]] = []
         self.waited_s: dict[str, float] = {}
@@ -110,12 +119,35 @@ class Report:
         A start that is no time is passed over: the job is as good without it.
         """
         with suppress(TraceError):
-            start_s = moment("start", start) if isinstance(start, str) else start
+            start_s = self.moment("start", start, submit_s) if isinstance(start, str) else start
             self.waited(job_id, start_s - submit_s)
 
     def waited(self, job_id: str, seconds: float) -> None:
         """Keep how long a job waited in all; less than nothing is no wait."""
         self.waited_s[job_id] = max(0.0, seconds)
+
+    def moment(self, column: str, text: str, after_s: float = -inf) -> float:
+        """A date and time, such as 2020-04-01 00:04:03, as seconds since 1970. Raises TraceError.
+
+        A time without a zone is of the report's; a number is seconds since 1970 already. A time
+        that the clocks showed twice is the first, unless that lies before ``after_s``.
+        """
+        if text.isascii() and text.isdigit():
+            return number(column, text, "seconds since 1970")
+        try:
+            if len(text) < 19 or text[4] != "-" or text[10] not in " T":
+                raise ValueError
+            when = datetime.fromisoformat(text)
+            if when.tzinfo is None:
+                when = when.replace(tzinfo=self.zone)
+                if when.timestamp() < after_s:
+                    when = when.replace(fold=1)
+            value = when.timestamp()
+            if not 0 <= value <= MAX_S:
+                raise ValueError
+            return value
+        except (ValueError, OverflowError):
+            wrong(column, text, "it must be a date and time such as 2020-04-01 00:04:03")
 
     def note(self, sentence: str) -> None:
         """Add a sentence to the notes, once."""
@@ -190,10 +222,9 @@ def from_first(specs: Iterable[JobSpec], report: Report, calendar: bool = True) 
     listed = list(specs)
     zero_s = min((spec.submit_s for spec in listed), default=0.0)
     if calendar and listed:
-        from datetime import UTC, datetime
-
-        first = datetime.fromtimestamp(zero_s, UTC)
-        report.note(f"submission is counted from {first:%Y-%m-%d %H:%M:%S}")
+        first, zone = datetime.fromtimestamp(zero_s, report.zone), report.zone
+        where = "" if zone is UTC else f" {zone}"
+        report.note(f"submission is counted from {first:%Y-%m-%d %H:%M:%S}{where}")
     return [spec._replace(submit_s=spec.submit_s - zero_s) for spec in listed]
 
 
@@ -220,28 +251,34 @@ def table(
     needed: Sequence[str],
     delimiter: str = ",",
     quoted: bool = True,
+    first: int = 0,
+    end: int | None = None,
 ) -> Table:
     """The file as a table that has the ``needed`` columns, in any order, among any others.
 
     No field holds a line end, and rows of another length than the header are rejected. Without
-    ``quoted``, quotation marks are characters like any other. Raises TraceError.
+    ``quoted``, quotation marks are characters like any other. The header is the line of index
+    ``first``, and the rows are those before ``end``. Raises TraceError.
     """
     if source.is_parquet:
         from rota.workload.readers import parquet
 
         check_header(source.name, source.header, needed)
         return Table(_places(source.header), parquet.rows(source.name, source.data))
-    header = header_of(source, delimiter, quoted)
+    header = header_of(source, delimiter, quoted, first)
     check_header(source.name, header, needed)
-    return Table(_places(header), _rows(source, report, len(header), delimiter, quoted))
+    rows = records(source.lines[:end], first + 1, len(header), delimiter, quoted)
+    return Table(_places(header), _rows(rows, report))
 
 
-def header_of(source: Source, delimiter: str = ",", quoted: bool = True) -> list[str]:
+def header_of(
+    source: Source, delimiter: str = ",", quoted: bool = True, first: int = 0
+) -> list[str]:
     """The names of the columns. Raises TraceError."""
     try:
-        return [field.strip() for field in split(source.lines[0], delimiter, quoted)]
+        return [field.strip() for field in split(source.lines[first], delimiter, quoted)]
     except TraceError as error:
-        raise TraceError(f"{source.name}, line 1: {error}") from None
+        raise TraceError(f"{source.name}, line {first + 1}: {error}") from None
 
 
 def _places(header: list[str]) -> dict[str, int]:
@@ -249,9 +286,9 @@ def _places(header: list[str]) -> dict[str, int]:
 
 
 def _rows(
-    source: Source, report: Report, width: int, delimiter: str, quoted: bool
+    found: Iterable[tuple[int, str, list[str] | TraceError]], report: Report
 ) -> Iterator[tuple[int, list[str]]]:
-    for line, _, row in records(source.lines, 1, width, delimiter, quoted):
+    for line, _, row in found:
         if isinstance(row, TraceError):
             report.reject(line, str(row))
         else:
@@ -318,27 +355,6 @@ def whole(column: str, text: str, high: int = MAX_GPUS) -> int:
     if value != int(value) or value > high:
         wrong(column, text, f"it must be {want}")
     return int(value)
-
-
-def moment(column: str, text: str) -> float:
-    """A date and time, such as 2020-04-01 00:04:03, as seconds since 1970. Raises TraceError.
-
-    A time without a zone is taken for UTC; a number is seconds since 1970 already.
-    """
-    from datetime import UTC, datetime
-
-    if text.isascii() and text.isdigit():
-        return number(column, text, "seconds since 1970")
-    try:
-        if len(text) < 19 or text[4] != "-" or text[10] not in " T":
-            raise ValueError
-        when = datetime.fromisoformat(text)
-        value = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-        if not 0 <= value <= MAX_S:
-            raise ValueError
-        return value
-    except (ValueError, OverflowError):
-        wrong(column, text, "it must be a date and time such as 2020-04-01 00:04:03")
 
 
 def elapsed(column: str, start_s: float, end_s: float) -> float:

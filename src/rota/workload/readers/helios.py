@@ -10,7 +10,6 @@ from rota.workload.readers.base import (
     from_first,
     job_id,
     jobs,
-    moment,
     number,
     table,
     whole,
@@ -33,9 +32,9 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
         if get_duration(row):
             duration_s = number("duration", get_duration(row))
         else:
-            start_s = moment("start_time", get_start(row))
-            duration_s = elapsed("end_time", start_s, moment("end_time", get_end(row)))
-        submit_s = moment("submit_time", get_submit(row))
+            start_s = report.moment("start_time", get_start(row))
+            duration_s = elapsed("end_time", start_s, report.moment("end_time", get_end(row)))
+        submit_s = report.moment("submit_time", get_submit(row))
         report.started(job_id(get_id(row)), submit_s, get_start(row))
         return JobSpec(
             job_id=job_id(get_id(row)),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rota.errors import TraceError
 
+NO_UTF_8 = re.compile("[\udc80-\udcff]")  # what such bytes are decoded to
 MAX_LINE = 1 << 20  # characters of a row
 MAX_TORN = 100  # lines over which the end of a quoted field is looked for
 
@@ -78,11 +79,17 @@ def _quoting(delimiter: str) -> Quoting:
 
 
 def split(text: str, delimiter: str, quoted: bool = True) -> list[str]:
-    """The fields of one row. Raises TraceError for a misplaced quotation mark, or a NUL."""
+    """The fields of one row.
+
+    Raises TraceError for a misplaced quotation mark, a NUL, or a byte that is no UTF-8.
+    """
     if len(text) > MAX_LINE:
         raise TraceError(f"a line of {len(text):,} characters is no row; is this a table?")
     if "\0" in text:
         raise TraceError("it holds a NUL character; is the file whole?")
+    if not text.isascii() and (bad := NO_UTF_8.search(text)):
+        byte = ord(bad[0]) - 0xDC00
+        raise TraceError(f"it holds the byte 0x{byte:02x}, which is no UTF-8; save it as UTF-8")
     if not quoted or '"' not in text:
         return text.split(delimiter)
     if not _quoting(delimiter).closed.fullmatch(text):

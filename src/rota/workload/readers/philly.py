@@ -16,7 +16,6 @@ from rota.workload.readers.base import (
     from_first,
     job_id,
     jobs,
-    moment,
     number,
     table,
     whole,
@@ -54,7 +53,7 @@ def _table(source: Source, report: Report) -> Iterable[JobSpec]:
         return JobSpec(
             job_id=str(line - 2),
             num_gpus=whole("num_gpus", get_gpus(fields)),
-            submit_s=moment("timestamp", get_submit(fields)),
+            submit_s=report.moment("timestamp", get_submit(fields)),
             duration_s=number("duration", get_duration(fields)),
             vc=get_vc(fields),
         )
@@ -152,16 +151,16 @@ def _maker(report: Report) -> Any:
             if start in (None, "None", "") or end in (None, "None", ""):
                 report.count("jobs left out of which an attempt has no start or no end")
                 return None
-            start_s = moment("start_time", str(start))
+            start_s = report.moment("start_time", str(start))
             first_s = min(first_s, start_s)
-            duration_s += elapsed("end_time", start_s, moment("end_time", str(end)))
+            duration_s += elapsed("end_time", start_s, report.moment("end_time", str(end)))
             gpus = max(gpus, sum(len(_list(host, "gpus")) for host in _list(attempt, "detail")))
         if gpus == 0:
             report.count("CPU jobs left out")
             return None
         if len(attempts) > 1:
             report.count("jobs that were tried more than once, their attempts added up")
-        submit_s = moment("submitted_time", _text(record, "submitted_time"))
+        submit_s = report.moment("submitted_time", _text(record, "submitted_time"))
         report.started(name, submit_s, first_s)
         return JobSpec(
             job_id=name,

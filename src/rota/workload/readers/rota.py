@@ -28,6 +28,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
+from rota.workload.readers.lines import NO_UTF_8
 from rota.workload.trace import (
     COLUMNS,
     MAX_BATCH,
@@ -196,7 +197,7 @@ def _quick(source: Source) -> list[JobSpec] | None:
     Twice as fast as row by row. Whatever looks odd, errors included, is left to the slow way.
     """
     text = source.text
-    if '"' in text or "\0" in text:
+    if '"' in text or "\0" in text or not (text.isascii() or NO_UTF_8.search(text) is None):
         return None
     header = [field.strip() for field in source.lines[0].split(",")]
     plain = set(REQUIRED).issubset(header) and len(set(header)) == len(header)

@@ -4,22 +4,21 @@ For example: sacct -aXD --parsable2 -o JobID,User,State,Submit,Start,Elapsed,Tim
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from rota.errors import TraceError
+from rota.errors import TraceError, closest
 from rota.model.job import JobSpec
 from rota.workload.readers.base import (
-    SHOWN,
     Report,
     Source,
     Table,
     from_first,
     job_id,
     jobs,
-    moment,
     number,
     table,
     whole,
@@ -28,12 +27,22 @@ from rota.workload.readers.base import (
 
 NEEDED = ("JobID", "Submit", "Elapsed")
 GPU_COLUMNS = ("AllocTRES", "ReqTRES")
+COMMAND = (
+    "sacct -aXD --parsable2 -o JobID,User,Partition,State,Submit,Start,Elapsed,Timelimit,"
+    "AllocTRES,ReqTRES > slurm.txt"
+)
 ELAPSED = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?([0-5]?\d):([0-5]\d(?:\.\d{1,6})?)", re.ASCII)
 WAITING = ("PENDING", "CONFIGURING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT")
 RESIZED = "RESIZING"  # of a run up to the change; what follows is a row of its own
+GOES_ON = (*WAITING, *RUNNING, RESIZED, "REQUEUED", "PREEMPTED", "NODE_FAIL")
 NO_TIME = ("Unknown", "None")
 NEVER_STARTED, NOT_ENDED = "jobs left out that never started", "jobs left out that had not ended"
+# A job that has ended can be requeued for as long as Slurm remembers it: MinJobAge, 5 min usually.
+REMEMBERED_S = 3600.0
+LOOKED_AT = 65_536  # characters that tell what a file is
+ID = re.compile(r"\d+(?:[_+]\d+)?(?:\.\w+)?", re.ASCII)
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", re.ASCII)
 
 
 class SacctRow(NamedTuple):
@@ -43,54 +52,108 @@ class SacctRow(NamedTuple):
     spec: JobSpec  # as if the job had this run alone; without GPUs it is num_gpus 0
     state: str
     start_s: float | None
+    goes_on: bool  # another run of the same job may follow at any time
 
     @property
     def has_run(self) -> bool:
         """True if it held its GPUs, however it ended."""
         return self.state not in (*WAITING, *RUNNING, NEVER_STARTED)
 
-    def follows(self, other: "SacctRow") -> bool:
-        """True if it may be another run of the same job: ids may have been reset between."""
-        return (self.spec.user, self.spec.name) == (other.spec.user, other.spec.name)
+    @property
+    def is_open(self) -> bool:
+        """True if the job waited or ran as the row was printed."""
+        return self.state in (*WAITING, *RUNNING)
+
+    @property
+    def at_s(self) -> tuple[float, float]:
+        """The submission, and the start: infinity where there was none."""
+        return self.spec.submit_s, inf if self.start_s is None else self.start_s
+
+    @property
+    def end_s(self) -> float:
+        """The end of the run; of a job that has not run, its submission."""
+        start_s = self.spec.submit_s if self.start_s is None else self.start_s
+        return start_s + (self.spec.duration_s or 0.0) * self.has_run
 
 
 def read(source: Source, report: Report) -> Iterable[JobSpec]:
     """The GPU jobs that have ended, whatever their end. Raises TraceError.
 
     GPUs are those of AllocTRES, or of ReqTRES where that is empty; the queue is the partition. The
-    runs of a job that was requeued or resized (``sacct -D`` has a row for each) are one job.
+    runs of a job that was requeued or resized (``sacct -D`` has a row for each) are one job. The
+    file may be several outputs, one after the other, each with its header.
     """
-    rows = table(source, report, NEEDED, "|", quoted=False)
-    if not set(GPU_COLUMNS) & set(rows.at):
-        raise TraceError(
-            f"{source.name}, line 1: neither AllocTRES nor ReqTRES is there to tell the GPUs; "
-            "add them to sacct's --format"
-        )
-    make = _maker(rows)
+    if said := refusal(source):
+        raise TraceError(said)
     runs_of: dict[str, list[SacctRow]] = {}
-    for line, row in rows.rows:
-        try:
-            run = make(line, row)
-        except TraceError as error:
-            report.reject(line, str(error))
-            continue
-        if run is None:
-            report.count("job steps left out")
-            continue
-        runs = runs_of.setdefault(run.spec.job_id, [])
-        if runs and not run.follows(runs[0]):
-            report.reject(
-                line,
-                f"job_id is {run.spec.job_id[:SHOWN]!r}; line {runs[0].line} has the same, of "
-                "another user or name; ids must be unique",
+    for rows in _tables(source, report):
+        if not set(GPU_COLUMNS) & set(rows.at):
+            raise TraceError(
+                f"{source.name}, line 1: neither AllocTRES nor ReqTRES is there to tell the GPUs; "
+                f"add them to sacct's --format: {COMMAND}"
             )
-            continue
-        runs.append(run)
-    groups = ((runs[0].line, runs) for runs in runs_of.values())
+        make = _maker(rows, report)
+        for line, row in rows.rows:
+            try:
+                run = make(line, row)
+            except TraceError as error:
+                report.reject(line, str(error))
+                continue
+            if run is None:
+                report.count("job steps left out")
+            else:
+                runs_of.setdefault(run.spec.job_id, []).append(run)
+    groups = ((runs[0].line, runs) for same in runs_of.values() for runs in _apart(same, report))
     return from_first(jobs(groups, lambda runs: _job(runs, report), report), report)
 
 
-def _maker(rows: Table) -> Callable[[int, Sequence[str]], SacctRow | None]:
+def refusal(source: Source) -> str:
+    """Why a file is no table of sacct that can be read, and the command for one; "" if it may be.
+
+    That is of what sacct prints otherwise: JSON, YAML, a table for people, or one without header.
+    """
+    if source.is_parquet:
+        return ""
+    start, header = source.text[:LOOKED_AT].lstrip(), set(source.header)
+    lines = [text for text in source.lines[:20] if text.strip()]
+    told = ""
+    if start.startswith("{") and re.search(r'"(?:jobs|job_id|sacct)"', start):
+        told = "this is JSON, as sacct --json prints"
+    elif re.match(r"(?:---\s+)?(?:jobs|meta):\s", start):
+        told = "this is YAML, as sacct --yaml prints"
+    elif len(lines) > 1 and re.fullmatch(r"-+(?: +-+)+ *", lines[1]):
+        told = "this is a table for people, whose columns are cut off"
+    elif header & {"JobID", "JobIDRaw"} and not header.issuperset(NEEDED):
+        missing = next(column for column in NEEDED if column not in header)
+        close = closest(missing, source.header)
+        hint = f" (is it the one called {close!r}?)" if close else ""
+        told = f"line 1: column {missing!r} is missing{hint}"
+    elif any(map(ID.fullmatch, header)) and any(map(MOMENT.fullmatch, header)):
+        told = "its first line names no columns; leave --noheader out"
+    elif header.issuperset(NEEDED) and "|" not in lines[0] and '"' not in source.text[:LOOKED_AT]:
+        if any(text.count(",") > lines[0].count(",") > 0 for text in lines[1:]):
+            told = "commas part its fields, and stand within AllocTRES"
+    return f"{source.name}: {told}; print what can be read by: {COMMAND}" if told else ""
+
+
+def _tables(source: Source, report: Report) -> Iterator[Table]:
+    """Each output of sacct in the file; headers that come again are counted."""
+    lines = source.lines
+    marks = {}  # by the index of a header, what parts its fields
+    for index, text in enumerate(lines):
+        if index == 0 or all(column in text for column in NEEDED):
+            mark = max(("|", "\t", ","), key=text.count)
+            if index == 0 or {field.strip() for field in text.split(mark)}.issuperset(NEEDED):
+                marks[index] = mark
+    firsts = [*marks, len(lines)]
+    for first, end in pairwise(firsts):
+        if first:
+            report.count("headers that came again, as of outputs that were joined")
+        mark = marks[first]
+        yield table(source, report, NEEDED, mark, mark == ",", first, end)
+
+
+def _maker(rows: Table, report: Report) -> Callable[[int, Sequence[str]], SacctRow | None]:
     """A function that takes a row to its run; None of a job step. It raises TraceError."""
     get_id, get_submit, get_elapsed = map(rows.getter, NEEDED)
     get_tres = [rows.getter(column) for column in GPU_COLUMNS]
@@ -103,37 +166,82 @@ def _maker(rows: Table) -> Callable[[int, Sequence[str]], SacctRow | None]:
         name, state, start = get_id(row), get_state(row).partition(" ")[0], get_start(row)
         if "." in name:
             return None
+        goes_on = state in GOES_ON
         spec = JobSpec(job_id(name), 0, inf, name=get_name(row), user=get_user(row))
+        start_s = None
         with suppress(TraceError):  # it is looked at again in a run
-            spec = spec._replace(submit_s=moment("Submit", get_submit(row)))
+            spec = spec._replace(submit_s=report.moment("Submit", get_submit(row)))
+            # The job is as good without it.
+            start_s = report.moment("Start", start, spec.submit_s)
         if start in NO_TIME and state not in (*WAITING, *RUNNING):
             state = NEVER_STARTED
-        if not SacctRow(line, spec, state, None).has_run:
-            return SacctRow(line, spec, state, None)
+        run = SacctRow(line, spec, state, start_s, goes_on)
         given = next((column(row) for column in get_tres if column(row)), "")
-        gpus = gpus_of(given)
-        if not gpus:
-            return SacctRow(line, spec, state, None)
+        if not run.has_run or not (gpus := gpus_of(given)):
+            return run
         spec = spec._replace(
             num_gpus=gpus,
-            submit_s=moment("Submit", get_submit(row)),
+            submit_s=report.moment("Submit", get_submit(row)),
             duration_s=elapsed_s(get_elapsed(row)),
             vc=get_vc(row),
             time_limit_s=limit_s(get_limit(row) or get_raw_limit(row)),
         )
-        start_s = None
-        with suppress(TraceError):  # the job is as good without it
-            start_s = moment("Start", start)
-        return SacctRow(line, spec, state, start_s)
+        return run._replace(spec=spec)
 
     return make
 
 
+def _apart(rows: list[SacctRow], report: Report) -> Iterator[list[SacctRow]]:
+    """The rows of an id by jobs: ids are used again once Slurm's counter has begun anew.
+
+    Another user's row, or one of another name, is of another job, and so is one that was submitted
+    when the job before had long ended. All but the first get an id of their own.
+    """
+    found: list[list[SacctRow]] = []
+    latest: dict[tuple[str, str], list[SacctRow]] = {}  # by user and name, its last job
+    for row in sorted(rows, key=lambda row: row.at_s):
+        whose = (row.spec.user, row.spec.name)
+        before = latest.get(whose)
+        if before is not None:
+            runs = _without_stale(before)
+            over_s, goes_on = max(run.end_s for run in runs), runs[-1].goes_on
+            if goes_on or row.spec.submit_s <= over_s + REMEMBERED_S:
+                before.append(row)
+                continue
+        latest[whose] = [row]
+        found.append(latest[whose])
+    for number_, runs in enumerate(found, start=1):
+        if number_ > 1:
+            report.count("jobs with the id of an earlier one, told apart as ID#2 and so on")
+            runs = [
+                run._replace(spec=run.spec._replace(job_id=f"{run.spec.job_id}#{number_}"))
+                for run in runs
+            ]
+        yield runs
+
+
+def _without_stale(runs: list[SacctRow]) -> list[SacctRow]:
+    """The rows without those of an earlier output that say what the job did then.
+
+    A later output has the same run as it ended, or a later run.
+    """
+    done = [run for run in runs if not run.is_open]
+
+    def is_stale(run: SacctRow) -> bool:
+        submit_s, start_s = run.at_s
+        return any(
+            other.spec.submit_s > submit_s
+            or (other.spec.submit_s == submit_s and start_s in (inf, other.at_s[1]))
+            for other in done
+        )
+
+    return [run for run in runs if not (run.is_open and is_stale(run))]
+
+
 def _job(runs: list[SacctRow], report: Report) -> JobSpec | None:
     """The job that has had these runs; None if it is left out, which is counted."""
-    last = max(
-        runs, key=lambda run: (run.spec.submit_s, inf if run.start_s is None else run.start_s)
-    )
+    runs = _without_stale(runs)
+    last = max(runs, key=lambda run: run.at_s)
     had = [run for run in runs if run.has_run]
     left_out = ""
     if last.state in (*RUNNING, RESIZED) or (last.state in WAITING and had):

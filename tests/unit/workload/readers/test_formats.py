@@ -362,15 +362,6 @@ def test_runs_of_a_requeued_job_are_one_job_of_slurm(write, rows, found, waited_
         assert all(note in told for note, told in zip(notes, trace.notes[1:], strict=True))
 
 
-def test_a_job_of_slurm_with_the_id_of_another_users_is_rejected(write):
-    reset = run("7", "COMPLETED", "10:00", "10:00", "00:10", user="bo")
-    trace = read_trace(write(HEADER + FIRST + reset))
-    assert [spec.user for spec in trace] == ["ada"]
-    assert trace.rejected == [
-        (3, "job_id is '7'; line 2 has the same, of another user or name; ids must be unique")
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
