@@ -130,9 +130,10 @@ def refusal(source: Source) -> str:
         told = f"line 1: column {missing!r} is missing{hint}"
     elif any(map(ID.fullmatch, header)) and any(map(MOMENT.fullmatch, header)):
         told = "its first line names no columns; leave --noheader out"
-    elif header.issuperset(NEEDED) and "|" not in lines[0] and '"' not in source.text[:LOOKED_AT]:
-        if any(text.count(",") > lines[0].count(",") > 0 for text in lines[1:]):
-            told = "commas part its fields, and stand within AllocTRES"
+    elif header.issuperset(NEEDED) and '"' not in start and "|" not in lines[0]:
+        commas = lines[0].count(",")
+        parts = commas and any(text.count(",") > commas for text in lines[1:])
+        told = "commas part its fields, and stand within AllocTRES" if parts else ""
     return f"{source.name}: {told}; print what can be read by: {COMMAND}" if told else ""
 
 
