@@ -1,8 +1,6 @@
 """Write docs/report.png: the beginning of a report of ``rota sim compare``, as Chromium shows it.
 
 python docs/generate_report_picture.py [--chromium /usr/bin/chromium]
-
-Of the table of figures the first ten rows are shown, so that a chart is in the picture as well.
 """
 
 import argparse
@@ -18,7 +16,6 @@ ALONE = ["--headless", "--no-sandbox", "--disable-gpu"]
 OFFLINE = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 SIGHT = ["--hide-scrollbars", "--virtual-time-budget=8000"]
 WIDTH, HEIGHT = 960, 1130
-FEW_ROWS = "<style>tbody tr:nth-child(n+11) { display: none }</style></head>"
 
 
 def main() -> int:
@@ -31,7 +28,6 @@ def main() -> int:
         compare = [Path(sys.executable).with_name("rota"), "sim", "compare", *JOBS]
         compare += ["--cluster", "8x4", *(f"--policy={name}" for name in POLICIES)]
         subprocess.run([*compare, "--html", report], check=True)
-        report.write_text(report.read_text().replace("</head>", FEW_ROWS, 1))
         size = f"--window-size={WIDTH},{HEIGHT}"
         paths = [f"--user-data-dir={folder}/profile", f"--screenshot={PICTURE}"]
         subprocess.run(

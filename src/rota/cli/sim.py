@@ -108,10 +108,12 @@ def run(
     if per_job is not None:
         write_per_job(state, Path(per_job))
     if drawn is not None:
-        from rota.cli.simoutput import entry_of, write_pictures
+        from rota.cli.simoutput import costs_note, entry_of, entry_of_log, write_pictures
 
         entry = entry_of([summary], {}, [drawn])
-        write_pictures([entry], html_file, png_folder, drawn_by_chance=drawn_by_chance(case))
+        notes, chance = [costs_note(summary)], drawn_by_chance(case)
+        more: Any = {"notes": notes, "logged": entry_of_log(case, [])}
+        write_pictures([entry], html_file, png_folder, drawn_by_chance=chance, **more)
     if as_json:
         print_json(summary)
     else:

@@ -28,6 +28,7 @@ from rota.cli.simoptions import (
 from rota.cli.simoutput import (
     BY_LIMITS,
     Policies,
+    costs_note,
     cpu_s,
     entry_of,
     entry_of_log,
@@ -58,7 +59,7 @@ from rota.report.statistic import FEWEST_DRAWN
 from rota.report.verdict import REPLAYS, average_s, differences, doubt, verdict
 from rota.scenario.case import Case, CaseResult, run_case, run_cases
 from rota.scenario.turning import LEAST_S, MOST_S, turning_point
-from rota.sim.costsets import BY_JOB, SETS, UNKNOWN, costs_text
+from rota.sim.costsets import BY_JOB, SETS, UNKNOWN
 from rota.sim.machine import Costs, restarts
 from rota.workload.trace import COOPERATIVE, PLAIN, RESTART, SUSPENSIONS
 
@@ -124,28 +125,46 @@ def run_grid(
     told = entries if logged is None else [*entries, logged]
     if csv_file is not None:
         write_csv(Path(csv_file), *flat_table(told), "--csv")
+    notes: list[str] = []
+    if html_file is not None or not as_json:
+        notes = _notes(lines, found, logged, turn=False if axes else turn, workers=workers)
     if drawn:
         chance = drawn_by_chance(base)
-        write_pictures(entries, html_file, png_folder, keys, drawn_by_chance=chance)
+        more: Any = {"drawn_by_chance": chance, "notes": notes, "logged": logged}
+        write_pictures(entries, html_file, png_folder, keys, **more)
     if as_json:
         print_json([summary for entry in told for summary in entry.summaries])
     else:
         width = width_of_terminal()
         first = next((entry for line, entry in found if line is lines[0]), None)
-        ran = entries[0].summaries[0]
-        charged, costs = ran["costs"], Costs(**ran["overheads"])
-        replays = [] if logged is None else _replays(lines, entries)
-        notes = [f"costs: {costs_text(charged, costs)}", *log_notes(logged, replays)]
-        if len(policies) > 1 or logged is not None:
-            notes += verdicts(entries, logged, replays)
-        if len(policies) > 1 and turn is not False and not axes:
-            told_apart = len({average_s(entry) for entry in entries if entry.is_choice}) > 1
-            if charged == PLAIN:
-                notes += kind_notes(found, turn, workers)
-            elif told_apart and charged != BY_JOB:
-                notes += turn_notes(found, turn, workers)
         click.echo(side_by_side(told, wide=wide, width=width, first=first, more=notes))
     tell_failures(failures)
+
+
+def _notes(
+    lines: Sequence[Line],
+    found: Sequence[tuple[Line, Entry]],
+    logged: Entry | None,
+    *,
+    turn: bool | None,
+    workers: int | None,
+) -> list[str]:
+    """What was charged, how the log's own waits compare, the verdict, and what would change it."""
+    entries = [entry for _, entry in found]
+    ran = entries[0].summaries[0]
+    charged = ran["costs"]
+    replays = [] if logged is None else _replays(lines, entries)
+    notes = [costs_note(ran), *log_notes(logged, replays)]
+    several = len({line.cases[0].policy + str(line.cases[0].given) for line in lines}) > 1
+    if several or logged is not None:
+        notes += verdicts(entries, logged, replays)
+    if several and turn is not False:
+        told_apart = len({average_s(entry) for entry in entries if entry.is_choice}) > 1
+        if charged == PLAIN:
+            notes += kind_notes(found, turn, workers)
+        elif told_apart and charged != BY_JOB:
+            notes += turn_notes(found, turn, workers)
+    return notes
 
 
 def _first_values(world: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ WORLD_OPTIONS = [
 
 PICTURE_OPTIONS = [
     click.option(
-        "--html", "html_file", metavar="FILE", help="Write a page with interactive figures."
+        "--html", "html_file", metavar="FILE", help="Write a page: verdict, figures, all numbers."
     ),
     click.option("--png", "png_folder", metavar="DIR", help="Write the figures as images."),
 ]
@@ -349,11 +349,11 @@ def _distinct(values: list[Any], option: str) -> list[Any]:
     return values
 
 
-def require_drawing(html: str | None, png: str | None) -> None:
+def require_drawing(html: str | None, png: str | None, draws_html: str = "plotly") -> None:
     """Raise InputError if a library that draws the pictures asked for is not installed."""
     from importlib.util import find_spec
 
-    for option, asked, library in (("--html", html, "plotly"), ("--png", png, "matplotlib")):
+    for option, asked, library in (("--html", html, draws_html), ("--png", png, "matplotlib")):
         if asked is not None and find_spec(library) is None:
             raise InputError(
                 f"{option} needs {library}, which is not installed; install it with: "
@@ -367,7 +367,7 @@ def check_files(outputs: Mapping[str, str | None], world: Mapping[str, Any]) -> 
     ``outputs`` are paths by option; a file to read, of the options in ``world``, is not written to.
     """
     html, png = outputs.get("--html"), outputs.get("--png")
-    require_drawing(html, png)
+    require_drawing(html, png, "matplotlib")
     named = {"--trace": world.get("trace_file"), "--faults": world.get("faults_file"), **outputs}
     seen: dict[str, str] = {}
     for option, file in named.items():

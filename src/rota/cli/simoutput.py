@@ -207,8 +207,13 @@ def describe(summary: dict[str, Any]) -> str:
     width = max(len(heading) for heading, _ in rows)
     title = f"{entry.policy} on {summary['cluster']}, {summary['trace']}"
     lines = [title, *(f"  {heading.ljust(width)}  {text:>14}" for heading, text in rows)]
-    lines.append(f"costs: {costs_text(summary['costs'], Costs(**summary['overheads']))}")
+    lines.append(costs_note(summary))
     return "\n".join([*lines, ORACLE_NOTE] if entry.is_oracle else lines)
+
+
+def costs_note(summary: dict[str, Any]) -> str:
+    """What a run's jobs were charged, and how they gave their GPUs up."""
+    return f"costs: {costs_text(summary['costs'], Costs(**summary['overheads']))}"
 
 
 def write_per_job(state: ClusterState, path: Path) -> None:
@@ -237,16 +242,20 @@ def write_pictures(
     axes: Sequence[str] = (),
     *,
     drawn_by_chance: bool,
+    notes: Sequence[str] = (),
+    logged: Entry | None = None,
 ) -> None:
     """Write the page and the images that were asked for, each whole, and say so on stderr.
 
-    ``drawn_by_chance`` is whether the seeds of the runs tell anything. Raises InputError if a file
+    ``drawn_by_chance`` is whether the seeds of the runs tell anything. The page opens with the
+    ``notes``, and has the line of the log, if there is one. Raises InputError if a file
     can't be written.
     """
     if html_file is not None:
         from rota.report.simulated import report
 
-        text = report(title_of(entries), facts(entries, drawn_by_chance), entries, axes)
+        told = facts(entries, drawn_by_chance)
+        text = report(title_of(entries), told, entries, axes, notes, logged)
         with whole_file(Path(html_file), "--html", text=True) as file:
             file.write(text)
         click.echo(f"wrote {html_file}", err=True)
@@ -268,17 +277,13 @@ def title_of(entries: Sequence[Entry]) -> str:
 
 
 def facts(entries: Sequence[Entry], drawn_by_chance: bool) -> str:
-    """Sentence about the runs: jobs, costs, speeds, seeds, faults."""
+    """Sentence about the runs: jobs, speeds, seeds, faults."""
     summaries = [summary for entry in entries for summary in entry.summaries]
     first, seeds = summaries[0], sorted({summary["seed"] for summary in summaries})
     swept = entries[0].point
-    charged = [
-        f"{k} {value:g}" for k, value in first["overheads"].items() if value and k not in swept
-    ]
     faults = [f"{k} {value}" for k, value in first["faults"].items() if k not in swept]
     parts = [
         f"{first['jobs']:,} jobs of {title_of(entries)}",
-        f"costs: {', '.join(charged) or 'none'}",
         f"speeds: {first['speeds']}",
     ]
     if drawn_by_chance:

@@ -1,31 +1,18 @@
-"""Interactive figures: of simulated runs, and of the demo's timelines."""
+"""Interactive figures: of the jobs of a cluster, and of the demo's timelines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from math import isnan, log10
 from typing import TYPE_CHECKING, Any
 
-from rota.report.colours import colour_of, dash_of, hatch_of, mark_of
-from rota.report.comparison import BY_KEY, Entry
-from rota.report.curves import (
-    GREY,
-    OVER_AXIS,
-    SHARES,
-    Point,
-    bins_of,
-    completion,
-    over_point,
-    over_time,
-    top_of,
-)
+from rota.report.colours import colour_of, dash_of
+from rota.report.comparison import Entry
+from rota.report.curves import completion, over_time
 from rota.report.duration import (
     WORTH_A_LOG,
-    Unit,
     linear_ticks,
     plain,
-    ratio_ticks,
     time_ticks,
     unit_for,
     written,
@@ -35,9 +22,6 @@ from rota.report.timeline import Timeline
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-MOST_NUMBERS = 16  # bars; more have no room for theirs
 
 
 def completion_chart(entries: Sequence[Entry]) -> Figure:
@@ -70,102 +54,6 @@ def course_chart(entries: Sequence[Entry], column: str, y_title: str, share: boo
         figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(rangemode="tozero")
     return labelled(figure, "", unit.name, y_title)
-
-
-def slowdown_chart(entries: Sequence[Entry]) -> Figure:
-    """Average slowdown by job-size bin, from 1 on: a group for each bin, a bar for each entry."""
-    from plotly.graph_objects import Bar, Figure
-
-    figure = Figure()
-    names, by_entry = bins_of(entries, "avg_slowdown")
-    few = len(entries) * len(names) <= MOST_NUMBERS
-    for index, (entry, points) in enumerate(zip(entries, by_entry, strict=True)):
-        figure.add_trace(
-            Bar(
-                name=entry.label,
-                x=names,
-                # A bar's length is counted from its base, on a logarithmic axis too.
-                base=1.0,
-                y=[None if point.mean is None else point.mean - 1 for point in points],
-                error_y=_whiskers(points, colour=GREY),
-                marker={"color": colour_of(index), "pattern": {"shape": hatch_of(index)}},
-                text=["" if p.mean is None else f"{p.mean:,.2f}" for p in points] if few else None,
-                textposition="outside",
-                cliponaxis=False,
-                hovertext=[
-                    _with_interval(point, lambda value: f"{value:,.2f}") for point in points
-                ],
-                hovertemplate="%{hovertext}",
-            )
-        )
-    most = max((p.mean + p.above for ps in by_entry for p in ps if p.mean is not None), default=2.0)
-    ticks = ratio_ticks(most)
-    figure.update_layout(barmode="group", height=400, hovermode="x unified")
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[plain(tick) for tick in ticks])
-    figure.update_yaxes(range=[0, log10(max(ticks[-1], 1.1))])
-    return labelled(figure, "", "", "average slowdown")
-
-
-def bins_jct_chart(entries: Sequence[Entry]) -> Figure:
-    """Average completion time by job-size bin: a group for each bin, a mark for each entry."""
-    from plotly.graph_objects import Figure, Scatter
-
-    figure = Figure()
-    names, by_entry = bins_of(entries, "avg_jct_s")
-    for index, (entry, points) in enumerate(zip(entries, by_entry, strict=True)):
-        figure.add_trace(
-            Scatter(
-                name=entry.label,
-                x=names,
-                y=[point.mean for point in points],
-                error_y=_whiskers(points),
-                mode="markers",
-                marker={"color": colour_of(index), "size": 10, "symbol": mark_of(index)},
-                hovertext=[_with_interval(point, written) for point in points],
-                hovertemplate=f"{escape(entry.label)}, %{{x}}: %{{hovertext}}<extra></extra>",
-            )
-        )
-    means = [point.mean for points in by_entry for point in points if point.mean]
-    figure.update_layout(scattermode="group", scattergap=0.3, height=400, hovermode="closest")
-    title = _time_axis(
-        figure.update_yaxes, min(means, default=1.0) * 0.7, max(means, default=1.0) * 1.4
-    )
-    return labelled(figure, "", "", f"average JCT{title}")
-
-
-def sweep_chart(entries: Sequence[Entry], axis: str, key: str) -> Figure:
-    """A figure over the values of ``axis``, one line for each policy and each other point."""
-    lines = list(over_point(entries, axis, key))
-    top = top_of([points for _, _, points in lines], BY_KEY[key].most)
-    unit = unit_for(top)
-    share = key in SHARES
-    scale = 1.0 if share else unit.seconds
-    figure = _lines(
-        (
-            (
-                name,
-                x,
-                [None if point.mean is None else point.mean / scale for point in points],
-                [_with_interval(p, (lambda v: f"{v:.1%}") if share else written) for p in points],
-                _whiskers(points, scale),
-            )
-            for name, x, points in lines
-        ),
-        markers=True,
-    )
-    figure.update_layout(height=400, hovermode="x unified")
-    figure.update_xaxes(unifiedhovertitle={"text": f"{axis} %{{x}}"})
-    if all(isinstance(value, float) for _, x, _ in lines for value in x):
-        figure.update_xaxes(tickvals=sorted({value for _, x, _ in lines for value in x}))
-    figure.update_yaxes(range=[0, top / scale])
-    if share:
-        figure.update_yaxes(tickformat=".0%")
-    return labelled(figure, "", axis, over_axis_title(key, unit))
-
-
-def over_axis_title(key: str, unit: Unit) -> str:
-    """Title of the vertical axis in a figure over an axis."""
-    return OVER_AXIS[key] if key in SHARES else f"{OVER_AXIS[key]} in {unit.name}"
 
 
 def slots_chart(timeline: Timeline, names: Sequence[str], zero_s: float, title: str) -> Figure:
@@ -254,52 +142,25 @@ def _time_axis(update: Any, least_s: float, most_s: float) -> str:
     return f" in {unit.name}"
 
 
-def _whiskers(
-    points: Sequence[Point], scale: float = 1.0, colour: str | None = None
-) -> dict[str, Any] | None:
-    """The intervals of points as error bars; None if there are none."""
-    if not any(point.below or point.above for point in points):
-        return None
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [point.above / scale for point in points],
-        "arrayminus": [point.below / scale for point in points],
-        "color": colour,
-        "thickness": 1,
-        "width": 4,
-    }
-
-
-def _with_interval(point: Point, write: Any) -> str:
-    if point.mean is None:
-        return "-"
-    if not (point.below or point.above):
-        return str(write(point.mean))
-    ends = f"{write(point.mean - point.below)} to {write(point.mean + point.above)}"
-    return f"{write(point.mean)} ({ends})"
-
-
-def _lines(curves: Any, *, markers: bool = False) -> Figure:
-    """A line for each (name, x, y, texts to show at the points, error bars if there are any)."""
+def _lines(curves: Any) -> Figure:
+    """A line for each (name, x, y, texts to show at the points)."""
     from plotly.graph_objects import Figure, Scatter
 
     figure = Figure()
-    for index, (name, x, y, texts, *whiskers) in enumerate(curves):
+    for index, (name, x, y, texts) in enumerate(curves):
         figure.add_trace(
             Scatter(
                 name=name,
                 x=x,
                 y=y,
-                error_y=whiskers[0] if whiskers else None,
                 hovertext=texts,
                 hovertemplate="%{hovertext}",
-                mode="lines+markers" if markers else "lines",
+                mode="lines",
                 line={
                     "color": colour_of(index),
                     "width": 2,
                     "dash": dash_of(index),
-                    "shape": "linear" if markers else "hv",
+                    "shape": "hv",
                 },
             )
         )

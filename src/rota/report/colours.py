@@ -1,4 +1,4 @@
-"""Colours, dashes, marks and hatching of lines, bars and jobs, for all figures."""
+"""Colours, dashes and hatching of lines, bars and jobs, for all figures."""
 
 # Okabe and Ito's colours can be told apart with any kind of colour vision; their yellow is left
 # out, which is hard to see on white, and their black, on black.
@@ -12,7 +12,6 @@ COLOURS = (
     "#999999",
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
-MARKS = ("circle", "square", "diamond", "x")
 HATCHES = ("", "/", "x", "\\")
 
 
@@ -29,8 +28,3 @@ def dash_of(index: int) -> str:
 def hatch_of(index: int) -> str:
     """The hatching of the bar with this index, which changes when the colours begin again."""
     return HATCHES[index // len(COLOURS) % len(HATCHES)]
-
-
-def mark_of(index: int) -> str:
-    """The mark of the points with this index, which changes when the colours begin again."""
-    return MARKS[index // len(COLOURS) % len(MARKS)]

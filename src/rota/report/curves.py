@@ -28,7 +28,6 @@ OVER_AXIS = {  # drawn of sweeps
 SHARES = ("gpu_utilisation",)  # figures from 0 to 1
 BIN_METRICS = {
     "avg_slowdown": Metric("average slowdown", "avg_slowdown", str, least=1.0),
-    "avg_jct_s": Metric("average JCT", "avg_jct_s", str),
 }
 GREY = "#999999"  # is seen on white and on black
 YELLOW = "#F0E442"  # too light for a line, but not for a bar

@@ -1,12 +1,13 @@
-"""Figures of simulated runs as images for papers."""
+"""Figures of simulated runs, as images for papers and as drawings for pages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
+from math import log
 from typing import Any
 
-from rota.report.charts import over_axis_title
 from rota.report.colours import colour_of, dash_of, hatch_of
 from rota.report.comparison import BY_KEY, Entry
 from rota.report.curves import (
@@ -25,6 +26,7 @@ from rota.report.curves import (
 )
 from rota.report.duration import (
     WORTH_A_LOG,
+    Unit,
     linear_ticks,
     plain,
     ratio_ticks,
@@ -34,7 +36,12 @@ from rota.report.duration import (
 )
 from rota.report.sketch import Sketch
 
-DPI = 200
+DPI, SVG_DPI = 200, 150
+TICK_WIDE = 0.1  # of a text on an axis of time, as a part of the axis
+MOST_PANELS = 4  # of GPUs in a drawing
+MANY_PIECES = 500
+SHORTENED = re.compile(r"(?<=[-\d])(\.\d)\d+(?=[-\s\"L,)zM])")
+METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
 WIDE, HIGH = 6.4, 3.6  # inches
 LEGEND_WIDE = 84  # letters in a line of a legend
 LEGEND_HIGH = 0.17  # for each line of a legend beyond the second
@@ -50,24 +57,46 @@ def images(entries: Sequence[Entry], axes: Sequence[str] = ()) -> Iterator[tuple
     ``axes`` are the points to draw figures over. Figures for which the entries have no sketches are
     not drawn.
     """
-    drawings: dict[str, Callable[[Any], None]] = {
+    for name, figure in _figures(entries, axes):
+        yield name, _saved(figure, "png", DPI, {"Software": None})
+
+
+def drawings(entries: Sequence[Entry], axes: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """The same figures as SVG elements, which take their colours of text from the page.
+
+    The GPUs are drawn of the first entries alone, MOST_PANELS of them.
+    """
+    from matplotlib import rc_context
+
+    for name, figure in _figures(entries, axes, MOST_PANELS):
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "rota"}):
+            text = _saved(figure, "svg", SVG_DPI, {"Date": None}, transparent=True).decode()
+        text = text[text.index("<svg") :]
+        # A tenth of a point is less than anybody sees, and half of the bytes.
+        yield name, SHORTENED.sub(r"\1", METADATA.sub("", text))
+
+
+def _figures(
+    entries: Sequence[Entry], axes: Sequence[str], most_panels: int | None = None
+) -> Iterator[tuple[str, Any]]:
+    drawn: dict[str, Callable[[Any], None]] = {
         f"{key}-over-{axis}": _sweep(entries, axis, key) for axis in axes for key in OVER_AXIS
     }
-    if not axes:
-        drawings |= {
+    held = [entry for entry in entries if entry.sketches and entry.sketches[0].pieces]
+    if not axes and any(entry.sketches for entry in entries):
+        drawn |= {
             "completion": lambda ax: _completion(ax, entries),
             "queue": lambda ax: _course(ax, entries, "waiting_jobs", "waiting jobs"),
             "utilisation": lambda ax: _course(ax, entries, "used", "GPUs in use"),
             "slowdown": lambda ax: _slowdown(ax, entries),
         }
-    for name, draw in drawings.items():
+    for name, draw in drawn.items():
         yield name, _drawn(draw, len(entries))
-    held = [entry for entry in entries if entry.sketches and entry.sketches[0].pieces]
     if held and not axes:
-        yield "gpus", _gpus(held)
+        yield "gpus", _gpus(held[:most_panels])
 
 
-def _drawn(draw: Callable[[Any], None], names: int) -> bytes:
+def _drawn(draw: Callable[[Any], None], names: int) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDE, HIGH), layout="constrained")
@@ -87,15 +116,15 @@ def _drawn(draw: Callable[[Any], None], names: int) -> bytes:
             "frameon": False,
         }
         figure.legend(handles, labels, **place)
-    return _png(figure)
+    return figure
 
 
-def _png(figure: Any) -> bytes:
+def _saved(figure: Any, kind: str, dpi: int, metadata: dict[str, Any], **more: Any) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
     file = BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(file, format=kind, dpi=dpi, metadata=metadata, **more)
     return file.getvalue()
 
 
@@ -109,7 +138,7 @@ def _completion(ax: Any, entries: Sequence[Entry]) -> None:
     title = "job completion time"
     if most_s >= least_s * WORTH_A_LOG:
         ax.set_xscale("log")
-        ticks = time_ticks(least_s, most_s)
+        ticks = _apart(time_ticks(least_s, most_s), most_s / least_s)
         ax.set_xticks(ticks, [written(tick) for tick in ticks])
         ax.minorticks_off()
         ax.set_xlim(least_s * 0.95, most_s * 1.05)
@@ -122,6 +151,15 @@ def _completion(ax: Any, entries: Sequence[Entry]) -> None:
     _percent(ax, 1.0)
     ax.set_xlabel(title)
     ax.set_ylabel("jobs completed")
+
+
+def _apart(ticks: Sequence[float], span: float) -> list[float]:
+    """The ticks of a logarithmic axis over such a ratio whose texts do not touch."""
+    found: list[float] = []
+    for tick in ticks:
+        if not found or log(tick / found[-1]) >= TICK_WIDE * log(span):
+            found.append(tick)
+    return found
 
 
 def _course(ax: Any, entries: Sequence[Entry], column: str, title: str) -> None:
@@ -175,7 +213,7 @@ def _slowdown(ax: Any, entries: Sequence[Entry]) -> None:
     ax.set_xlabel(BIN_TEXT)
 
 
-def _gpus(entries: Sequence[Entry]) -> bytes:
+def _gpus(entries: Sequence[Entry]) -> Any:
     """A panel for each entry, one below the other, over the same time."""
     from matplotlib.figure import Figure
 
@@ -192,7 +230,7 @@ def _gpus(entries: Sequence[Entry]) -> bytes:
         ax.set_title(entry.label, fontsize=9, loc="left")
     panels[-1][0].set_xlim(0, end_s / unit.seconds)
     panels[-1][0].set_xlabel(unit.name)
-    return _png(figure)
+    return figure
 
 
 def _panel(ax: Any, sketch: Sketch, unit_s: float) -> None:
@@ -205,7 +243,10 @@ def _panel(ax: Any, sketch: Sketch, unit_s: float) -> None:
         low, high = piece.gpu - 0.45, piece.gpu + 0.45
         corners[index] = ((start, low), (end, low), (end, high), (start, high))
     colours = [colour_of_piece(piece) for piece in sketch.pieces]
-    ax.add_collection(PolyCollection(list(corners), facecolors=colours, linewidths=0))
+    many = len(sketch.pieces) > MANY_PIECES  # then a drawing has them as an image
+    ax.add_collection(
+        PolyCollection(list(corners), facecolors=colours, linewidths=0, rasterized=many)
+    )
     nodes = nodes_of(sketch)
     some = named(nodes, MOST_NAMES)
     ax.set_yticks([node.middle for node in some], [node.name for node in some], fontsize=8)
@@ -249,3 +290,8 @@ def _whiskers(points: Sequence[Point], scale: float = 1.0) -> list[list[float]] 
 
 def _style(index: int) -> dict[str, Any]:
     return {"color": colour_of(index), "linestyle": LINES[dash_of(index)], "linewidth": 1.5}
+
+
+def over_axis_title(key: str, unit: Unit) -> str:
+    """Title of the vertical axis in a figure over an axis."""
+    return OVER_AXIS[key] if key in SHARES else f"{OVER_AXIS[key]} in {unit.name}"

@@ -31,6 +31,10 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
 .scroll { overflow-x: auto; background:
   linear-gradient(to left, var(--page), var(--page)) right / 2rem 100% no-repeat local,
   linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll }
+svg text { fill: var(--ink) }
+svg [style*="stroke: #000000"] { stroke: var(--ink) !important }
+.drawing svg { width: 100%; max-width: 56rem; height: auto }
+summary { font-size: 1.2rem; font-weight: bold; margin-top: 1rem; cursor: pointer }
 .js-plotly-plot .main-svg text { fill: var(--ink) !important }
 .js-plotly-plot .gridlayer path { stroke: var(--grid) !important }
 .js-plotly-plot .spikeline { stroke: #888 !important; stroke-width: 1px !important }
@@ -58,16 +62,24 @@ class Table(NamedTuple):
     text_columns: Collection[int] = ()
 
 
+class Drawing(NamedTuple):
+    """A figure that does not move, as an SVG element; its colours are those of the page."""
+
+    svg: str
+
+
 class Section(NamedTuple):
     """A heading, a paragraph, and a table or figure under it.
 
-    A figure that needs ``least_px`` of width is scrolled where there is less.
+    A figure that needs ``least_px`` of width is scrolled where there is less. Of a section that is
+    ``folded`` only the heading shows until it is clicked.
     """
 
     title: str
     text: str
-    content: Table | Figure | None = None
+    content: Table | Drawing | Figure | None = None
     least_px: int = 0
+    folded: bool = False
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
@@ -76,14 +88,20 @@ def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """The text of that file. The same sections give the same text, bit for bit."""
-    from plotly.offline import get_plotlyjs
+    """The text of that file. The same sections give the same text, bit for bit.
 
+    It has the script that moves figures, which are most of its bytes, if a section has such a one.
+    """
+    script = ""
+    if any(not isinstance(each.content, Table | Drawing | None) for each in sections):
+        from plotly.offline import get_plotlyjs
+
+        script = f"<script>{get_plotlyjs()}</script>"
     body = "".join(_section(section, f"figure{i}") for i, section in enumerate(sections))
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<meta name='viewport' content='width=device-width'><title>{html.escape(title)}</title>"
-        f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head>"
+        f"<style>{STYLE}</style>{script}</head>"
         f"<body><h1>{html.escape(title)}</h1>{body}</body></html>"
     )
 
@@ -97,6 +115,8 @@ def _section(section: Section, figure_id: str) -> str:
         rows = "".join(_row(content, row, "td") for row in content.rows)
         kind = " class='prose'" if content.prose else ""
         inner = f"<div class='scroll'><table{kind}>{head}{rows}</table></div>"
+    elif isinstance(content, Drawing):
+        inner = f"<div class='drawing'>{content.svg}</div>"
     else:
         inner = content.to_html(
             full_html=False, include_plotlyjs=False, config=CONFIG, div_id=figure_id
@@ -104,7 +124,11 @@ def _section(section: Section, figure_id: str) -> str:
         if section.least_px:
             wide = f"<div style='min-width:{section.least_px}px'>{inner}</div>"
             inner = f"<div class='scroll'>{wide}</div>"
-    return f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{inner}"
+    title = html.escape(section.title)
+    text = f"<p>{html.escape(section.text)}</p>" if section.text else ""
+    if section.folded:
+        return f"<details><summary>{title}</summary>{text}{inner}</details>"
+    return f"<h2>{title}</h2>{text}{inner}"
 
 
 def _row(table: Table, cells: Sequence[str], tag: str) -> str:

@@ -1,21 +1,14 @@
-"""The page about simulated runs: a table of all figures, and figures that can be zoomed."""
+"""The page about simulated runs: the verdict first, then figures, and all of them folded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rota.report.charts import (
-    bins_jct_chart,
-    completion_chart,
-    course_chart,
-    slowdown_chart,
-    sweep_chart,
-)
-from rota.report.comparison import ORACLE_NOTE, Entry, spread_table
+from rota.report.comparison import ORACLE_NOTE, Entry, narrow_table, spread_table
 from rota.report.curves import BIN_TEXT, OVER_AXIS, few_runs
 from rota.report.fairness import UNFAIR
-from rota.report.gpuchart import gpus_chart
-from rota.report.page import Section, Table, page
+from rota.report.images import MOST_PANELS, drawings
+from rota.report.page import Drawing, Section, Table, page
 from rota.report.statistic import FEWEST_DRAWN
 
 MEANINGS = (
@@ -33,80 +26,97 @@ MEANINGS = (
 )
 
 
-def report(title: str, facts: str, entries: Sequence[Entry], axes: Sequence[str] = ()) -> str:
+def report(
+    title: str,
+    facts: str,
+    entries: Sequence[Entry],
+    axes: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    logged: Entry | None = None,
+) -> str:
     """The page about ``entries``: the text of one HTML file that needs no other file.
 
     ``facts`` is a sentence about the runs; ``axes`` are the points to draw figures over. Figures
-    for which the entries have no sketches are not drawn.
+    for which the entries have no sketches are not drawn. ``notes`` are what the command prints
+    below its table, and ``logged`` is the log's own line, if it has one.
     """
-    return page(title, _sections(facts, entries, axes))
+    return page(title, _sections(facts, entries, axes, notes, logged))
 
 
-def _sections(facts: str, entries: Sequence[Entry], axes: Sequence[str]) -> list[Section]:
+def _sections(
+    facts: str,
+    entries: Sequence[Entry],
+    axes: Sequence[str],
+    notes: Sequence[str],
+    logged: Entry | None,
+) -> list[Section]:
     many = any(len(entry.summaries) > 1 for entry in entries)
-    notes = [facts]
+    more = []
     if many:
-        notes.append("Means over the seeds, ± half the width of the 95 % confidence interval.")
+        more.append("Means over the seeds, ± half the width of the 95 % confidence interval.")
     if few_runs(entries):
-        notes.append(
+        more.append(
             f"The intervals of fewer than {FEWEST_DRAWN} seeds are too wide to say much, and are "
             "not drawn."
         )
     if any(entry.is_oracle for entry in entries):
-        notes.append(f"{ORACLE_NOTE}.")
-    sections = [Section("Figures", " ".join(notes), Table(*spread_table(entries)))]
-    for axis in axes:
-        sections += [
-            Section(
-                f"{heading[0].upper()}{heading[1:]} over {axis}",
-                "",
-                sweep_chart(entries, axis, key),
-            )
-            for key, heading in OVER_AXIS.items()
-        ]
-    if any(entry.sketches for entry in entries):
-        sections += _pictures(entries, many)
-    sections.append(Section("What the words mean", "", Table(["", ""], MEANINGS, prose=True)))
+        more.append(f"{ORACLE_NOTE}.")
+    told = [*entries, *([] if logged is None else [logged])]
+    header, rows, _ = narrow_table(told)
+    texts = range(1, 1 + any(entry.information for entry in entries) + len(entries[0].point))
+    sections = []
+    if notes:
+        sections.append(Section("Verdict", facts, Table(["", ""], _parted(notes), prose=True)))
+    sections.append(
+        Section(
+            "Policies",
+            " ".join([*([] if notes else [facts]), *more]),
+            Table(header, rows, text_columns=texts),
+        )
+    )
+    sections += _drawn(entries, axes, " Of the first seed." if many else "")
+    sections.append(Section("All figures", "", Table(*spread_table(told)), folded=True))
+    words = Table(["", ""], MEANINGS, prose=True)
+    sections.append(Section("What the words mean", "", words, folded=True))
     return sections
 
 
-def _pictures(entries: Sequence[Entry], many: bool) -> list[Section]:
-    seed = " Of the first seed." if many else ""
-    bars = "Click a name to hide it, twice to see it alone."
-    sections = [
-        Section(
+def _parted(notes: Sequence[str]) -> list[list[str]]:
+    """The notes as rows, verdicts first: what each is about, and what it says."""
+    rows = [list(note.partition(": ")[::2]) for note in notes]
+    return sorted(rows, key=lambda row: not row[0].startswith(("verdict", "if it were")))
+
+
+def _drawn(entries: Sequence[Entry], axes: Sequence[str], seed: str) -> list[Section]:
+    """A section for each figure; all but the first are folded."""
+    held = sum(1 for entry in entries if entry.sketches and entry.sketches[0].pieces)
+    some = f" Of the first {MOST_PANELS} policies." if held > MOST_PANELS else ""
+    texts = {
+        "completion": (
             "Job completion times",
-            f"How many of the jobs had completed within a time of their submission. {bars}",
-            completion_chart(entries),
+            "How many of the jobs had completed within a time of their submission.",
         ),
-        Section(
+        "queue": (
             "Waiting jobs",
             f"Jobs that hold no GPU, averaged over short spans.{seed}",
-            course_chart(entries, "waiting_jobs", "waiting jobs", False),
         ),
-        Section(
+        "utilisation": (
             "GPUs in use",
             f"The share of all GPUs on which jobs advance, averaged over short spans.{seed}",
-            course_chart(entries, "used", "GPUs in use", True),
         ),
-        Section(
+        "slowdown": (
             "Slowdown by job size",
             f"{BIN_TEXT}. Averages of each bin; 1 is a job that never waits.",
-            slowdown_chart(entries),
         ),
-        Section(
-            "Completion time by job size",
-            f"{BIN_TEXT}. Averages of each bin.",
-            bins_jct_chart(entries),
+        "gpus": (
+            "Who held which GPU",
+            f"Colours repeat; grey are several short turns in a row.{seed}{some}",
         ),
+    }
+    for axis in axes:
+        for key, heading in OVER_AXIS.items():
+            texts[f"{key}-over-{axis}"] = (f"{heading[0].upper()}{heading[1:]} over {axis}", "")
+    return [
+        Section(*texts[name], Drawing(svg), folded=index > 0)
+        for index, (name, svg) in enumerate(drawings(entries, axes))
     ]
-    if any(sketch.pieces for entry in entries for sketch in entry.sketches):
-        sections.append(
-            Section(
-                "Who held which GPU",
-                "Drag to zoom, double-click to see everything again; the menu chooses the policy. "
-                f"Colours repeat; grey are several short turns in a row.{seed}",
-                gpus_chart(entries),
-            )
-        )
-    return sections

@@ -241,7 +241,7 @@ def test_tables_and_pages_call_costs_by_the_name_of_their_option(rota, trace, tm
     _, out, _ = rota(*args, "--costs", "restart", "--wide", "--html", page)
     assert "cost GPU s" in out
     text = page.read_text()
-    assert "costs: resume_s 30" in text
+    assert "<td>restart: 30 s without progress" in text
     assert "overhead" not in out + text.partition("<script")[0]
 
 

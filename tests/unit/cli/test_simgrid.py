@@ -431,8 +431,11 @@ def test_a_verdict_on_another_cluster_than_the_logs_is_not_to_be_trusted(rota, t
         assert line.startswith("verdict: don't trust this: the cluster is not the log's. ")
         assert "The log's jobs held at most 1 GPU at once; 8x8 has 64." in line
         assert out.count("if it were: ") == len(policies) - 1
-    _, out, _ = rota(*args[:-3], "--cluster", "1x1", "--policy", "srtf", "--no-turn")
-    assert "don't trust" in out and "as it was: jobs waited" in out
+    page = tmp_path / "page.html"
+    rota(*args, "--policy", "fifo", "--html", page)
+    opening = page.read_text().partition("Job completion times")[0]
+    assert "<td>verdict</td><td>don&#x27;t trust this: the cluster is not the log" in opening
+    assert "<td>as it was</td>" in opening and "<td>costs</td>" in opening
 
 
 def test_jobs_of_a_log_keep_their_gpus_unless_costs_say_how_they_are_suspended(rota, tmp_path):
