@@ -409,7 +409,7 @@ def kind_notes(
     about_s = 2 * sum(s["cpu_s"] for _, entry in choices for s in entry.summaries)
     if turn is None and about_s > LONG_TURN_S:
         return [
-            "--turn looks for the policy that is best if jobs can be suspended, in about "
+            "if jobs could be suspended: --turn looks for the policy that is best then, in about "
             f"{about_s:.0f} s"
         ]
     said = []
@@ -477,7 +477,8 @@ def turn_notes(
     about_s = 2 * sum(costs_s.values()) + 2 * TURN_STEPS * max(costs_s.values())
     if turn is None and about_s > LONG_TURN_S:
         return [
-            f"--turn looks for the cost at which another policy is best, in about {about_s:.0f} s"
+            "cost: --turn looks for the cost at which another policy is best, in about "
+            f"{about_s:.0f} s"
         ]
 
     def measure(policies: Sequence[int], restart_s: float) -> dict[int, float]:
