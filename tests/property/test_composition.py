@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.model.events import DecisionTaken, JobLaunched, JobResumed
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Suspension
 from rota.policy.composition import common_settings
 from rota.policy.ordering.ranked import Ranked
 from rota.policy.registry import BUILT_IN, create, policy_class
@@ -48,6 +48,7 @@ def traces(max_jobs=8, gangs=(1, 2, 3, 4, 8), priorities=(25, 50, 100)):
         elastic=st.none(),
         depends_on=st.just(()),
         gpu_types=st.just(()),
+        suspension=st.just(Suspension.UNKNOWN),
         job_id=st.just(""),
         num_gpus=st.sampled_from(gangs),
         submit_s=EIGHTHS,

@@ -484,6 +484,11 @@ class Ledger:
             return False
         return bool(self.portable[row]) or before.nodes() == place.nodes()
 
+    def stay(self, row: int) -> None:
+        """Note that a simulated job, once started, can go on on its GPUs alone."""
+        self.movable[row] = self.portable[row] = 0
+        self.changed.append(row)
+
     def has_processes(self, row: int) -> bool:
         """True if the job's attempt may have living processes."""
         started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)

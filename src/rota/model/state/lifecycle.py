@@ -17,7 +17,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import JobState
+from rota.model.job import JobState, Suspension
 from rota.model.reason import Reason
 from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, SUSPENDED, Ledger
@@ -29,6 +29,8 @@ ENDED_BY_ITSELF = (JobState.SUCCEEDED, JobState.FAILED)
 def job_launched(ledger: Ledger, e: JobLaunched) -> None:
     at_s, row, _, speed = e
     _confirm_start(ledger, row, at_s, speed, LAUNCHES, "started")
+    if ledger.spec[row].suspension == Suspension.PROCESS:
+        ledger.stay(row)
 
 
 def job_resumed(ledger: Ledger, e: JobResumed) -> None:

@@ -4,6 +4,7 @@ A simulation that nobody watches brings the ledger there at once: see :mod:`rota
 """
 
 from rota.model.allocation import Allocation
+from rota.model.job import Suspension
 from rota.model.state.ledger import PENDING, RUNNING, SUSPENDED, Ledger
 
 EVENTS_EACH = 2  # a command that is sent, and what confirms it
@@ -31,6 +32,8 @@ def go_on(
     home = ledger.home[row]
     if ledger.state[row] == PENDING:
         ledger.attempt[row] += 1
+        if ledger.spec[row].suspension == Suspension.PROCESS:
+            ledger.stay(row)
     elif home is not None and moves(home, target):
         ledger.migrations[row] += 1
     if ledger.first_start_s[row] >= 0:
