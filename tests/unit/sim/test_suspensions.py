@@ -63,6 +63,20 @@ def test_jobs_of_which_nothing_is_known_change_with_each_quantum():
     assert sum(state.preemptions) == 40_000 // 60
 
 
+def test_a_user_whose_jobs_are_larger_than_what_others_leave_waits_in_line():
+    """The policy decides as if jobs that keep their GPUs were not there, nor these GPUs."""
+    told = [("ada", 0, 8, 18_600), ("bo", 600, 4, 34_200), ("ada", 1800, 1, 130)]
+    told += [("cy", 2100, 4, 4800), ("bo", 2400, 4, 14_400), ("ada", 3600, 8, 1500)]
+    told += [("dee", 3900, 2, 720), ("dee", 4800, 2, 2400), ("bo", 7200, 1, 480)]
+    jobs = [
+        job(n, gpus, at=at, lasts=lasts)._replace(user=user)
+        for n, (user, at, gpus, lasts) in enumerate(told)
+    ]
+    state = run(Trace(jobs).suspended_as(PLAIN), "2x8", "gandiva", 0.0)
+    assert min(state.finish_s) > 0
+    assert sum(state.preemptions) == 0
+
+
 def test_jobs_of_a_log_are_plain_and_others_restart_unless_told_otherwise():
     jobs = [job("a", 1), job("b", 1)._replace(suspension=Suspension.BOUNDARY)]
     own, log = Trace(jobs), Trace(jobs, is_log=True)

@@ -56,6 +56,8 @@ class Owners:
                 wanted[owner] = wanted.get(owner, 0) + num_gpus[row]
         if len(wanted) < 2:
             return
+        for owner in of.values():  # who has jobs alone that are too large now is in line, too
+            wanted.setdefault(owner, 1)
         self.of, self._wanted = of, wanted
         self._shares = dict(parse_shares(settings["shares"]))
         self._parts = parts(most, wanted, {each: self.share(each) for each in wanted})
