@@ -8,7 +8,8 @@ of the trace: a script that imports the simulator, and `rota sim run`, which pri
 duration_s, num_gpus); its first 10,000 jobs are run on 64 nodes of 4 GPUs without costs, as the
 public simulator runs such a trace. Its figures are quoted, not measured here. Generated loads
 (profile ``philly``, seed 0, load 1.0) show how the cost of an event grows with the number of jobs:
-from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. ``muri/muri_trace1.csv.gz`` in the same
+from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. A turn under `gandiva` is that of 600
+jobs of 1 to 8 GPUs that never end, of one user and of several. ``muri/muri_trace1.csv.gz`` in the same
 folder, 1,494 jobs that keep 16 nodes of 4 GPUs busy for 285 days, is run under `tiresias` and
 `gandiva` as they are by default: jobs promoted all the time, and turns of a minute. A simulation
 that is not over after 250 CPU seconds is stopped there, and tells how far it came. ``--quick``
@@ -105,6 +106,29 @@ print(json.dumps({
 }))
 """
 
+BY_USER = """
+import json, sys
+from time import process_time
+from rota.model.cluster import parse_cluster
+from rota.model.job import JobSpec
+from rota.policy.registry import create
+from rota.sim.machine import FREE
+from rota.sim.simulation import Simulation
+from rota.workload.trace import Trace
+users, gangs = int(sys.argv[1]), (1, 1, 2, 4, 8, 1)
+jobs = [
+    JobSpec(str(i), gangs[i % 6], 0.0, 1e7 + i, user=f"user{i % 7 % users}") for i in range(600)
+]
+sim = Simulation(Trace(jobs), parse_cluster("16x4"), create("gandiva", {}), FREE)
+def until(at_s):
+    while sim.engine.now_s < at_s and sim.step():
+        pass
+    return process_time(), sim.decisions
+until(3000.0)  # by then nobody comes to a node any more
+(begin_s, before), (end_s, after) = until(6000.0), until(126000.0)
+print(json.dumps({"turn_s": (end_s - begin_s) / (after - before)}))
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -115,6 +139,7 @@ def main() -> None:
     row("what", "jobs", "CPU s", "min-max", "ms/job", "x faster", "MiB")
     replay_philly(options.data, options.repeats)
     grow(1 if options.quick else 3)
+    by_user(options.repeats)
     if not options.quick:
         muri(options.data)
         million()
@@ -180,6 +205,22 @@ def grow(repeats: int) -> None:
             )
         growth = event_us[100_000] / event_us[10_000]
         print(f"{policy}: an event costs {growth:.2f} times as much at 100,000 (limit 1.3)")
+
+
+def by_user(repeats: int) -> None:
+    """A turn of 600 jobs under the default policy, of one user and of several."""
+    for users in (1, 2, 7):
+        command = [sys.executable, "-c", BY_USER, str(users)]
+        turn_s = [json.loads(run(command)[2])["turn_s"] for _ in range(repeats)]
+        row(
+            f"gandiva, jobs of {users} user{'' if users == 1 else 's'}",
+            "600",
+            "",
+            f"{1e3 * min(turn_s):.2f}-{1e3 * max(turn_s):.2f}",
+            "",
+            f"{1e3 * median(turn_s):.2f} ms/turn",
+            "",
+        )
 
 
 def muri(folder: Path | None) -> None:

@@ -6,7 +6,7 @@ owner who was away, or alone, is owed nothing, and owes nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from rota.model.job import Suspension
@@ -36,7 +36,7 @@ class Owners:
         told: Mapping[str, Sequence[Any]],
         totals: Totals | None,
     ) -> None:
-        self._view, self._notes, self._set, self._totals = view, notes, settings, totals
+        self._view, self._notes, self._set = view, notes, settings
         self._told = told
         self.of: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
@@ -61,6 +61,11 @@ class Owners:
         self.of, self._wanted = of, wanted
         self._shares = dict(parse_shares(settings["shares"]))
         self._parts = parts(most, wanted, {each: self.share(each) for each in wanted})
+        self._milli = totals.at(view)
+        self._by_row = {row: self._used_milli(row) for row in of}
+        for row, each in notes.items():
+            if each.pack is not None and row in of:
+                self._milli[of[row]] -= self._shared_milli(row)
         self._weigh()
 
     @property
@@ -76,11 +81,19 @@ class Owners:
         """The part of the cluster that is the owner's fair share, of owners who are there."""
         return self.share(owner) / sum(map(self.share, self._wanted))
 
-    def again(self) -> None:
-        """Weigh the same owners again at the view's present time, as :meth:`mark` left them."""
-        if self.are_several:
-            self._told = self.mark()
-            self._weigh()
+    def again(self, ran: Iterable[int]) -> None:
+        """Weigh the same owners again at the view's present time, as :meth:`mark` left them.
+
+        All that has happened since is that the jobs of these rows ran, none of them in a pack.
+        """
+        if not self.are_several:
+            return
+        self._told = self.mark()
+        for row in ran:
+            milli = self._used_milli(row)
+            self._milli[self.of[row]] += milli - self._by_row[row]
+            self._by_row[row] = milli
+        self._weigh()
 
     def mark(self) -> dict[str, list[Any]]:
         """What to remember: by owner, a level, the thousandths of GPU-seconds then, and the part.
@@ -102,11 +115,6 @@ class Owners:
         return float(level + max(0, self._milli[owner] - milli) / MILLI / part)
 
     def _weigh(self) -> None:
-        assert self._totals is not None
-        self._milli = self._totals.at(self._view)
-        for row in self._notes:
-            if (forgiven := self._shared_milli(row)) and row in self.of:
-                self._milli[self.of[row]] -= forgiven
         quantum_s = self._set["quantum_s"]
         known = {o: self._level(o, self._told[o]) for o in self._wanted if o in self._told}
         least = min(known.values(), default=0.0)
@@ -124,6 +132,9 @@ class Owners:
         """The job leaves its pack: what its mates had of the GPU stays taken off."""
         if row in self.of:
             self._settled.setdefault(row, self._shared_milli(row))
+
+    def _used_milli(self, row: int) -> int:
+        return round(self._view.attained_gpu_s(row) * MILLI)
 
     def _shared_milli(self, row: int) -> int:
         """GPU time since the job's pack began that its mates had, in thousandths."""
@@ -168,39 +179,47 @@ class Owners:
             if unit[0] in chosen and not before:
                 self._charge(levels, unit)
         lines: dict[str, list[Unit]] = {}
+        of, priority = self.of, self._view.priority
         for unit in units:
-            for owner in {self.of[row] for row in unit}:
+            for owner in (of[unit[0]],) if len(unit) == 1 else {of[row] for row in unit}:
                 lines.setdefault(owner, []).append(unit)
-        heads = [self._head(levels, owner, line, 0) for owner, line in lines.items()]
+        steps = {owner: round(level * PER_S) for owner, level in levels.items()}
+        heads = [_head(steps[owner], priority, line, 0, owner) for owner, line in lines.items()]
         heapify(heads)
         while heads:
-            steps, _, _, owner, place = heappop(heads)
-            line = lines[owner]
-            while place < len(line) and line[place][0] in chosen:
-                place += 1
-            if place == len(line):
-                continue
-            if steps == round(levels[owner] * PER_S):
-                unit = line[place]
+            step, _, _, place, owner = heads[0]
+            line, unit = lines[owner], lines[owner][place]
+            if unit[0] not in chosen:
+                if step != steps[owner]:  # charged for a pack in which another owner has a job
+                    heapreplace(heads, _head(steps[owner], priority, line, place, owner))
+                    continue
                 yield unit
                 if unit[0] in chosen:
-                    self._charge(levels, unit)
-                place += 1
-            if place < len(line):
-                heappush(heads, self._head(levels, owner, line, place))
+                    for each in self._charge(levels, unit):
+                        steps[each] = round(levels[each] * PER_S)
+            place += 1
+            if place == len(line):
+                heappop(heads)
+            else:
+                heapreplace(heads, _head(steps[owner], priority, line, place, owner))
 
-    def _head(
-        self, levels: Mapping[str, float], owner: str, line: Sequence[Unit], place: int
-    ) -> tuple[int, int, int, str, int]:
-        unit, priority = line[place], self._view.priority
-        step = round(levels[owner] * PER_S)
-        return step, -max(priority[row] for row in unit), min(unit), owner, place
-
-    def _charge(self, levels: dict[str, float], unit: Unit) -> None:
+    def _charge(self, levels: dict[str, float], unit: Unit) -> set[str]:
+        """Add a turn of a unit's jobs to the levels of their owners, and tell these."""
         for row in unit:
             owner = self.of[row]
             gpus = self._view.num_gpus[row] * self._notes[row].part
             levels[owner] += self._set["quantum_s"] * gpus / self._parts[owner]
+        return {self.of[row] for row in unit}
+
+
+def _head(
+    step: int, priority: Sequence[int], line: Sequence[Unit], place: int, owner: str
+) -> tuple[int, int, int, int, str]:
+    """The entry of an owner by which its next unit is compared with those of others."""
+    unit = line[place]
+    if len(unit) == 1:
+        return step, -priority[unit[0]], unit[0], place, owner
+    return step, -max(priority[row] for row in unit), min(unit), place, owner
 
 
 def parts(total: int, wanted: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:

@@ -294,8 +294,9 @@ class Round:
     def _is_settled(self, plan: Plan, mark: Mapping[str, Any]) -> bool:
         """True if nothing but turns changes until jobs come, end or have waited for long enough."""
         view, before = self.view, self.view.policy_mark or {}
+        turns = {"began_s": self._began_s, "owners": mark.get("owners")}  # change in turns, too
         return (
-            {**before, "began_s": self._began_s} == mark
+            {**before, **turns} == {**mark, **turns}
             and not view.sweeps
             and not any(notes.is_changed for notes in self.notes.values())
             and self.homes.are_settled()

@@ -97,7 +97,7 @@ class Rotation(Part):
         """The jobs that run in the turn that begins now, and their GPUs."""
         view = self._view
         now_s, quantum_s = view.now_s, self._set["quantum_s"]
-        self._owners.again()
+        self._owners.again(self._ran)
         self._count()
         chosen = self._choose()
         what_if = view.what_if()
