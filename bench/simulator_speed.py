@@ -9,8 +9,8 @@ duration_s, num_gpus); its first 10,000 jobs are run on 64 nodes of 4 GPUs witho
 public simulator runs such a trace. Its figures are quoted, not measured here. Generated loads
 (profile ``philly``, seed 0, load 1.0) show how the cost of an event grows with the number of jobs:
 from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. A turn under `gandiva` is that of 600
-jobs of 1 to 8 GPUs that never end, of one user and of several. ``muri/muri_trace1.csv.gz`` in the same
-folder, 1,494 jobs that keep 16 nodes of 4 GPUs busy for 285 days, is run under `tiresias` and
+jobs of 1 to 8 GPUs that never end, of one user and of several. ``muri/muri_trace1.csv.gz`` in the
+same folder, 1,494 jobs that keep 16 nodes of 4 GPUs busy for 285 days, is run under `tiresias` and
 `gandiva` as they are by default: jobs promoted all the time, and turns of a minute. A simulation
 that is not over after 250 CPU seconds is stopped there, and tells how far it came. ``--quick``
 leaves out this one and the million jobs.
