@@ -75,10 +75,11 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
     weighs = 10 if policy == "gandiva" else 0  # classes of priority would let the last go first
     try:
         cluster.up()
-        jobs = [
-            cluster.train(f"job{i}", *steps, gpus=gpus, priority=50 + weighs * i)
-            for i, (gpus, steps) in enumerate(scripts)
-        ]
+        jobs = []
+        for i, (gpus, steps) in enumerate(scripts):
+            cluster.client.user = ("ann", "bob")[i % 2]
+            priority = 50 + weighs * i
+            jobs.append(cluster.train(f"job{i}", *steps, gpus=gpus, priority=priority))
         background = cluster.train("back", *long, gpus=2, share={"role": "background"})
         cluster.until_step_advances("job0")
         cluster.client.suspend(jobs[2])
@@ -100,6 +101,9 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
         cluster.close()
     events = read(cluster.folder.database)
     assert any(isinstance(event, FillMeasured) for event in events)
+    if policy == "gandiva":
+        marks = [each.policy_mark for each in events if isinstance(each, DecisionTaken)]
+        assert any(set(mark.get("owners", ())) == {"ann", "bob"} for mark in marks if mark)
     for keep_indexes in (True, False):
         decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
         assert decisions > 5

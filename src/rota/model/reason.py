@@ -59,5 +59,5 @@ SENTENCES = {
     Reason.WAIT_GAPS: "it uses what foreground jobs leave of a GPU, and there is no gap for it yet",
     Reason.FILL_UNDONE: "it slowed a foreground job beyond its limit, so it waits for another gap",
     Reason.IDLE: "it has called no operation for a while; its next call brings it back",
-    Reason.WAIT_LIMIT: "as many jobs as may take turns on the GPUs already",
+    Reason.WAIT_LIMIT: "the policy lets no more jobs take turns on the GPUs",
 }
