@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.client.client import Client
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import CommandSent, DecisionTaken, FillMeasured, JobParked
@@ -67,7 +68,7 @@ QUEUES = {"thresholds": "1", "promote_knob": "2", "min_run_time_s": "0"}
     ],
 )
 def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
-    tmp_path, policy, settings
+    tmp_path, monkeypatch, policy, settings
 ):
     cluster = Cluster(tmp_path, policy, 2, **settings)
     short, long = ("--steps", 250), ("--until", "--steps", 10**6)
@@ -77,7 +78,8 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
         cluster.up()
         jobs = []
         for i, (gpus, steps) in enumerate(scripts):
-            cluster.client.user = ("ann", "bob")[i % 2]
+            monkeypatch.setenv("LOGNAME", ("ann", "bob")[i % 2])
+            cluster.client = Client(folder=cluster.folder)
             priority = 50 + weighs * i
             jobs.append(cluster.train(f"job{i}", *steps, gpus=gpus, priority=priority))
         background = cluster.train("back", *long, gpus=2, share={"role": "background"})

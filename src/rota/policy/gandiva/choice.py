@@ -44,6 +44,8 @@ class Choice(Part):
         if not over:
             runs = [u for u in units if any(view.target[row] is not None for row in u)]
             first = probed + runs
+        if over:
+            first += self._owners.due(units)
         chosen: dict[int, None] = {}
         order = []
         for unit in self._owners.in_turn(first, units, chosen):
@@ -60,6 +62,7 @@ class Choice(Part):
                 chosen.update(dict.fromkeys(unit))
         if over:
             self.fill(room, chosen, order)
+            self._owners.note(units, chosen)
         return chosen
 
     def fill(self, room: dict[int, int], chosen: dict[int, None], order: list[Unit]) -> None:

@@ -18,6 +18,7 @@ from rota.policy.stages.fair_share import MILLI, Totals, parse_shares
 Unit = tuple[int, ...]
 
 RESTART = int(Suspension.RESTART)  # compared as a number
+PASSED_TURNS = 4  # times as long as a job would wait where its owner's part were free for it
 LEAD_TURNS = 2.0  # turns with all of its jobs that an owner may be ahead before that is forgotten
 
 
@@ -26,6 +27,8 @@ class Owners:
 
     ``of`` tells the owner of each active job; it is empty unless jobs of more than one owner could
     run: then all have turns as if there were no owners. ``told`` is the mark of the last decision.
+    ``passed`` has, by owner, the job that is next among the owner's but did not get its turn, and
+    since when: a gang may be next in vain for ever while others have one GPU each.
     """
 
     def __init__(
@@ -34,10 +37,12 @@ class Owners:
         notes: Mapping[int, Notes],
         settings: Mapping[str, Any],
         told: Mapping[str, Sequence[Any]],
+        passed: Mapping[str, Sequence[Any]],
         totals: Totals | None,
     ) -> None:
         self._view, self._notes, self._set = view, notes, settings
         self._told = told
+        self.passed = {owner: list(each) for owner, each in passed.items()}
         self.of: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
         self._levels: dict[str, float] = {}
@@ -143,6 +148,37 @@ class Owners:
             return 0
         ran_s = max(0.0, self._view.attained_s(row) - notes.seen.ran_s)
         return round(ran_s * self._view.num_gpus[row] * (1 - notes.part) * MILLI)
+
+    def due(self, units: Iterable[Unit]) -> list[Unit]:
+        """Units that were next of their owners' for several turns in vain: they come first."""
+        if not self.passed:
+            return []
+        quantum_s, now_s = self._set["quantum_s"], self._view.now_s
+        rows = set()
+        for owner, (row, since_s) in self.passed.items():
+            if row in self.of:
+                turns = PASSED_TURNS * max(1.0, self._view.num_gpus[row] / self._parts[owner])
+                if now_s - since_s >= (turns - 0.5) * quantum_s:
+                    rows.add(row)
+        return [unit for unit in units if not rows.isdisjoint(unit)] if rows else []
+
+    def note(self, units: Iterable[Unit], chosen: Mapping[int, None]) -> None:
+        """Note whose next unit does not get the turn that begins now."""
+        if not self.are_several:
+            self.passed = {}
+            return
+        first: dict[str, int] = {}
+        for unit in units:
+            for row in unit:
+                first.setdefault(self.of[row], row)
+            if len(first) == len(self._wanted):
+                break
+        before, now_s = self.passed, self._view.now_s
+        self.passed = {}
+        for owner, row in sorted(first.items()):
+            if row not in chosen:
+                same = owner in before and before[owner][0] == row
+                self.passed[owner] = before[owner] if same else [row, now_s]
 
     # -- who comes first -----------------------------------------------------------------------
 

@@ -225,7 +225,9 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.one_node_gangs()
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        self.owners = Owners(view, self.notes, settings, told.get("owners", {}), totals)
+        self.owners = Owners(
+            view, self.notes, settings, told.get("owners", {}), told.get("passed", {}), totals
+        )
         self.charges = Charges(view, self.notes, self.owners)
         jobs = (self.notes, self.lodged, self.charges, self.owners)
         turn = Turn(view, self.servers, *jobs, settings, Vain() if vain is None else vain)
@@ -276,7 +278,8 @@ class Round:
         mark |= {"affinity": affinity} if affinity else {}
         mark |= {"kinds": self.gains.mark()} if self.gains.mark() else {}
         mark |= {"types": self.types.mark()} if self.types.mark() else {}
-        mark |= {"owners": self.owners.mark()} if self.owners.are_several else {}
+        if self.owners.are_several:
+            mark |= {"owners": self.owners.mark(), "passed": self.owners.passed}
         wake = self._wake_s(bool(waiting or self.sweeps.waiting))
         if self.homes.idle_from_s is not None:
             mark["idle_from_s"] = self.homes.idle_from_s
@@ -294,7 +297,8 @@ class Round:
     def _is_settled(self, plan: Plan, mark: Mapping[str, Any]) -> bool:
         """True if nothing but turns changes until jobs come, end or have waited for long enough."""
         view, before = self.view, self.view.policy_mark or {}
-        turns = {"began_s": self._began_s, "owners": mark.get("owners")}  # change in turns, too
+        # What changes in turns, too, says nothing about what else does.
+        turns = {key: mark.get(key) for key in ("began_s", "owners", "passed")}
         return (
             {**before, **turns} == {**mark, **turns}
             and not view.sweeps

@@ -13,7 +13,7 @@ from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
 from rota.policy.base import to_instant
-from rota.policy.gandiva.choice import PER_UNIT, Choice
+from rota.policy.gandiva.choice import PER_UNIT, Choice, Unit
 from rota.policy.gandiva.moves import Moves
 from rota.policy.gandiva.seats import Seats
 from rota.policy.gandiva.turn import Part, Turn
@@ -100,6 +100,7 @@ class Rotation(Part):
         self._owners.again(self._ran)
         self._count()
         chosen = self._choose()
+        self._owners.note(((row,) for _, _, row in self._order), chosen)
         what_if = view.what_if()
         self._place(chosen, what_if)
         self._ran = {*chosen, *(row for row in self._ran if view.since_s[row] >= 0)}
@@ -114,6 +115,7 @@ class Rotation(Part):
         self._mark = {**self._mark, "began_s": now_s}
         if self._owners.are_several:
             self._mark["owners"] = self._owners.mark()
+            self._mark["passed"] = self._owners.passed
         self._plan = what_if.plan(wake_at_s=min(times, default=None), policy_mark=self._mark)
         return self._plan
 
@@ -140,9 +142,11 @@ class Rotation(Part):
         chosen: dict[int, None] = {}
         order = []
         units = ((row,) for _, _, row in self._order)
-        for unit in self._owners.in_turn((), units, chosen):
+        for unit in self._owners.in_turn(self._due(), units, chosen):
             order.append(unit)
             (row,) = unit
+            if row in chosen:
+                continue
             home = notes[row].home
             for node, gpus in home:
                 if room[node] < gpus:
@@ -157,6 +161,9 @@ class Rotation(Part):
         if any(row not in chosen and 0 < room[node] < gpus for row, node, gpus in self._on_one):
             self._choice.fill(room, chosen, order)
         return chosen
+
+    def _due(self) -> list[Unit]:
+        return self._owners.due((row,) for _, _, row in self._order)
 
     def _place(self, chosen: dict[int, None], what_if: WhatIf) -> None:
         target, home, free = self._view.target, self._view.home, what_if.free

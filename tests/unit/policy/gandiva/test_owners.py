@@ -268,3 +268,21 @@ def test_beside_settings_of_every_ordering_owners_are_ranked_as_under_these():
     policy = create("gandiva", {"quotas": "equal", "fair_share": "user", "shares": "ann=2"})
     assert policy.stages.fair_share.shares == {"ann": 2.0}
     assert create("gandiva", {"quotas": "equal"}).stages.fair_share is None
+
+
+def test_a_gang_has_turns_though_its_owner_has_its_part_by_a_job_of_one_gpu():
+    """Ann's one job and Bob's job of one GPU use both GPUs, each an equal part."""
+    jobs = [*many(1, "ann"), *many(1, "bob", gpus=2), *many(1, "bob", first=1)]
+    sim = simulation(jobs, create("gandiva"), "1x2")
+    state = until(sim, 6000.0)
+    assert 300.0 <= state.service(1, sim.engine.now_s) <= 2000.0
+    found = shares(jobs, "1x2", 600.0, 12_600.0)
+    assert found["ann"] >= 0.7
+
+
+def test_jobs_have_turns_on_a_node_that_another_user_could_use_alone():
+    jobs = [*many(8, "ann"), *many(1, "bob", at=100.0)]
+    sim = simulation(jobs, create("gandiva"), "2x1")
+    state = until(sim, 12_600.0)
+    assert min(state.service(row, sim.engine.now_s) for row in range(8)) >= 300.0
+    assert shares(jobs, "2x1", 600.0, 12_600.0)["bob"] >= 0.75
