@@ -18,7 +18,7 @@ from rota.policy.stages.fair_share import MILLI, Totals, parse_shares
 Unit = tuple[int, ...]
 
 RESTART = int(Suspension.RESTART)  # compared as a number
-PASSED_TURNS = 4  # times as long as a job would wait where its owner's part were free for it
+PASSED_TURNS = 4  # that a job is next in vain, at least, before it comes first
 LEAD_TURNS = 2.0  # turns with all of its jobs that an owner may be ahead before that is forgotten
 
 
@@ -157,7 +157,8 @@ class Owners:
         rows = set()
         for owner, (row, since_s) in self.passed.items():
             if row in self.of:
-                turns = PASSED_TURNS * max(1.0, self._view.num_gpus[row] / self._parts[owner])
+                usual = self._view.num_gpus[row] / self._parts[owner]
+                turns = max(PASSED_TURNS, 2.0 * usual)
                 if now_s - since_s >= (turns - 0.5) * quantum_s:
                     rows.add(row)
         return [unit for unit in units if not rows.isdisjoint(unit)] if rows else []
