@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError
@@ -359,6 +359,16 @@ class View:
     def has_device_memory(self) -> bool:
         """True if a job may keep device memory that others then lack."""
         return self._state.has_device_memory
+
+    def kept_gpus(self) -> Iterator[tuple[int, int]]:
+        """Nodes and numbers of GPUs that jobs keep of which the view does not tell now."""
+        if not self.has_device_memory:
+            return
+        for row in self._state.placed_rows():
+            place = self.target[row]
+            if row not in self.active and place is not None and not place.background:
+                for node, mask in place.parts:
+                    yield node, mask.bit_count()
 
     def must_stay(self, row: int) -> bool:
         """True if a suspended job can continue only on the GPUs where it was.

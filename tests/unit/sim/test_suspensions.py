@@ -46,6 +46,16 @@ def test_nobody_is_suspended_for_a_job_that_then_gets_no_gpus():
     assert sum(run(trace.suspended_as(PLAIN), "8x4", "srtf").preemptions) == 0
 
 
+def test_plain_jobs_live_where_gpus_are_not_kept_by_others():
+    """Where nobody takes turns, gandiva is about as good as any order of arrival with backfill."""
+    trace = generate("philly", num_jobs=300, num_gpus=32, load=0.95, seed=1).suspended_as(PLAIN)
+    spent = {}
+    for policy in ("fifo-backfill", "gandiva"):
+        state = run(trace, "8x4", policy)
+        spent[policy] = sum(state.finish_s) - sum(spec.submit_s for spec in state.spec)
+    assert spent["gandiva"] < 1.1 * spent["fifo-backfill"]
+
+
 def test_turns_of_jobs_that_restart_double_up_to_an_hour():
     state = run(two_long_jobs(RESTART), "1x1", "gandiva")
     ends = [event.at_s for event in state.log if isinstance(event, JobSuspended)]

@@ -221,6 +221,10 @@ class Round:
             if notes.home or notes.pack is not None or view.target[row] is not None:
                 self.lodged[row] = notes
         sizes = {n: node.num_gpus for n, node in enumerate(view.nodes) if node.alive}
+        for node, gpus in view.kept_gpus():  # nobody can take turns on these
+            if node in sizes:
+                sizes[node] -= gpus
+        sizes = {node: gpus for node, gpus in sizes.items() if gpus > 0}
         affinity = {int(node): size for node, size in told.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
         whole = view.one_node_gangs()
