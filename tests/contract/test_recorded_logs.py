@@ -35,6 +35,8 @@ def policy_of(log):
     name, _, settings = identity.partition(" ")
     default = dict(pairs(create(name).identity))
     given = {key: value for key, value in pairs(settings) if value != default[key]}
+    if name == "gandiva":
+        given.setdefault("fair_share", "no")  # in that version priorities and users took no turns
     policy = create(name, {key: text.strip("(),") for key, text in given.items()})
     assert set(pairs(settings)) <= set(pairs(policy.identity))  # which may have newer ones, too
     if policy.stages is SPARING:

@@ -22,7 +22,10 @@ from rota.live.provider.ray_driver import Keeper, claims, is_over
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("raise ImportError(\"No module named 'ray'\")", "No module named 'ray'; install it: pip"),
+        (
+            "raise ImportError(\"No module named 'ray'\")",
+            "No module named 'ray'; install it with: pip",
+        ),
         ("__version__ = '2.55.1'", "ray 2.55.1 is installed here, and Rota needs ray>=2.60,<2.61"),
         (
             "__version__ = '2.60.0'\n"

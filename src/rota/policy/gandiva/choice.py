@@ -30,7 +30,8 @@ class Choice(Part):
 
     def rank(self, unit: Unit) -> tuple[int, int, int]:
         """The charge of a unit, in steps; the highest priority, then the lowest row break ties."""
-        highest = max(map(self._view.priority.__getitem__, unit))
+        priorities = map(self._view.priority.__getitem__, unit)
+        highest = max(priorities) if self._owners.by_priority else 0
         return in_steps(min(map(self._charges.had, unit))), -highest, min(unit)
 
     def choose(self, units: list[Unit], *, over: bool) -> dict[int, None]:

@@ -137,7 +137,7 @@ class Homes(Part):
         So it is if those of its owner's jobs that are of its priority at least have less than the
         owner's fair share of all homes, and others have the rest.
         """
-        if not self._owners.are_several and len(self._view.priorities) < 2:
+        if not (self._owners.are_several or self._owners.by_priority):
             return False
         loads, priority = self._loads(), self._view.priority[row]
         owner = self._owners.of.get(row, "")
@@ -172,7 +172,7 @@ class Homes(Part):
             if queued_s is None or home[row] is not None:
                 return None
             late.append((row, queued_s < late_before_s or self._is_late(queued_s)))
-        own = self._owners.are_several or len(view.priorities) > 1
+        own = self._owners.are_several or self._owners.by_priority
         loads = frozenset(self._loads().items()) if own else None
         return view.total_gpus, late, self._servers.as_key(), loads
 

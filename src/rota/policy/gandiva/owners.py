@@ -42,6 +42,8 @@ class Owners:
     ) -> None:
         self._view, self._notes, self._set = view, notes, settings
         self._told = told
+        # True if the highest priority comes first, of one owner's jobs and of jobs on a level.
+        self.by_priority = settings["fair_share"] != "no" and len(view.priorities) > 1
         self.passed = {owner: list(each) for owner, each in passed.items()}
         self.of: dict[int, str] = {}
         self._wanted: dict[str, int] = {}
@@ -193,7 +195,7 @@ class Owners:
         priority = self._view.priority
         if self.are_several:
             return sorted(rows, key=lambda row: (self.step(row), -priority[row], row))
-        if len(self._view.priorities) > 1:
+        if self.by_priority:
             return sorted(rows, key=lambda row: (-priority[row], row))
         return list(rows)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import site
 import socket
@@ -125,8 +126,7 @@ def test_a_torch_that_cannot_be_loaded_is_tried_again_once_packages_change(
                 await run(link, tmp_path, **program)
             why = f"torch can't be loaded: see {tmp_path / 'zygote.log'}"
             assert link.no_warm() == (why if is_told else None)
-            (packages / "torch" / "__init__.py").rename(packages / "old")
-            (packages / "torch").rmdir()
+            shutil.rmtree(packages / "torch")
             monkeypatch.delenv("PYTHONPATH")
             assert link.no_warm() is None
             assert (await run(link, tmp_path, **program)).endswith("e\n")
