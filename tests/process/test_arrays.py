@@ -24,7 +24,7 @@ def test_an_array_runs_a_job_for_each_index_and_no_more_at_once_than_it_may(clus
     run = "echo {index} $ROTA_ARRAY_INDEX >> ran; test {index} != 3"
     code, out, err = rota(cluster, "run", "--name", "many", "--array", "1-3%1", "--wait", "--", run)
     assert (code, out) == (4, "many\n"), err
-    assert "array many: 3 jobs, 1 at once" in err
+    assert "array many: 3 tasks, 1 at once" in err
     assert "3 trials have ended, 1 of them failed" in err
     assert (cluster.base / "ran").read_text() == "1 1\n2 2\n3 3\n"
     jobs = cluster.client.jobs(everything=True)
