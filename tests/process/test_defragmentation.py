@@ -129,8 +129,12 @@ def test_a_job_that_gains_little_by_the_fast_slot_leaves_it_to_one_that_gains_mu
     )
     (cluster.base / "typed.py").write_text(TYPED)
     kinds = {node["name"]: node["gpu_type"] for node in cluster.client.nodes()}
-    suits = {"fast": "light", "slow": "heavy"}  # the wrong one; the first node has the first job
-    names = [suits[kind] for kind in kinds.values()]
+    suits = {"fast": "light", "slow": "heavy"}  # the wrong one
+    first = cluster.submit("until [ -e known ]; do sleep 0.01; done")
+    kind = kinds[node_of(cluster.until_state(first, "RUNNING"))]  # the next first one goes there
+    (cluster.base / "known").touch()
+    cluster.ends(first)
+    names = sorted(suits.values(), key=lambda name: name != suits[kind])
     jobs = {name: cluster.submit(f"python typed.py {name} {10**6}") for name in names}
 
     def ended(job: str) -> list[str]:
