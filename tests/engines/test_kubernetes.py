@@ -166,7 +166,7 @@ def test_a_job_runs_in_a_pod_of_which_node_and_grace_are_told(cluster, kubernete
     job = Job(cluster, kubernetes, "first").until_begun()
     pod = kubernetes.pod(NAMESPACE, job.node)
     about = f"pod {job.node} on {pod['spec']['nodeName']}, grace 150 s"
-    assert node(cluster, job.node)["about"] == about
+    until(lambda: node(cluster, job.node)["about"] == about, "it is told")
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {GPU: "2"}
     (container,) = kubernetes.kubelets.containers(NAMESPACE, job.node)
     assert {process.uids().real for process in container.processes()} == {1000}

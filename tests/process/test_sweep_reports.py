@@ -57,7 +57,8 @@ def test_every_report_arrives_and_one_that_is_no_number_is_null(cluster):
     until(lambda: len(curve(cluster, "digits")) == 22, "reports arrive while it runs")
     cluster.opens("digits", 20)
     show = cluster.ends(job)
-    assert show["sweep"] == {"name": "digits", "number": 3, "params": {"lr": 0.5}}
+    number_3 = {"name": "digits", "number": 3, "params": {"lr": 0.5}, "array": False}
+    assert show["sweep"] == number_3
     assert json.loads((cluster.base / "digits" / "params").read_text()) == {"lr": 0.5}
     found = curve(cluster, "digits")
     assert found == [[0, -1.0], *told(cluster, "digits")]

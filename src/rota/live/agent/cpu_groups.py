@@ -76,21 +76,15 @@ class Groups:
         """
         folders = self._folders(group)
         for tree, folder in zip(self.trees, folders, strict=True):
-            try:
-                self._make_both(tree, folder)
-            except FileNotFoundError:  # what is left of a trial has just removed the empty tree
-                self._make_both(tree, folder)
+            if not tree.is_dir():
+                self._make(tree)
+            folder.mkdir(exist_ok=True)
         quota = folders[0] / self._quota_file
         if quota.read_text().split() != self._quota(millicores):
             _write(quota, self._quota_text(millicores))
         self._weigh(folders[0], 0 if background else CORE if millicores is None else millicores)
         if cores and self.binds:
             self._bind(folders[-1], cores)
-
-    def _make_both(self, tree: Path, folder: Path) -> None:
-        if not tree.is_dir():
-            self._make(tree)
-        folder.mkdir(exist_ok=True)
 
     def check(self, group: str) -> None:
         """Raise OSError unless the group is there, this user's, and can be written."""

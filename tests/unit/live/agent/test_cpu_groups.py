@@ -200,21 +200,6 @@ def test_groups_of_others_are_never_touched(first, monkeypatch):
         GroupsV1.make(first.top / "cpu", "y", None)
 
 
-def test_a_tree_that_goes_as_a_group_is_made_in_it_is_made_again(first, monkeypatch):
-    groups = GroupsV1.make(first.top / "cpu", "x", None)
-    make, gone = Path.mkdir, []
-
-    def mkdir(folder, *arguments, **more):
-        if folder.name == "7.1" and not gone:
-            gone.append(folder)
-            groups.close()  # as what is left of the trial of an agent that was killed
-        return make(folder, *arguments, **more)
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    groups.set("7.1", 500)
-    assert gone and (groups.trees[0] / "7.1" / "cpu.cfs_quota_us").read_text() == "50000"
-
-
 def test_a_limit_that_is_there_is_not_written_again(first, monkeypatch):
     groups = GroupsV1.make(first.top / "cpu", "x", None)
     groups.set("7.1", 500)
