@@ -30,9 +30,8 @@ class Choice(Part):
 
     def rank(self, unit: Unit) -> tuple[int, int, int]:
         """The charge of a unit, in steps; the highest priority, then the lowest row break ties."""
-        priorities = map(self._view.priority.__getitem__, unit)
-        highest = max(priorities) if self._owners.by_priority else 0
-        return in_steps(min(map(self._charges.had, unit))), -highest, min(unit)
+        had = in_steps(min(map(self._charges.had, unit)))
+        return had, self._owners.tie(unit), min(unit)
 
     def choose(self, units: list[Unit], *, over: bool) -> dict[int, None]:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have.

@@ -189,6 +189,10 @@ class Owners:
         """The level of the job's owner, in whole steps for comparison."""
         return round(self._levels[self.of[row]] * PER_S)
 
+    def tie(self, unit: Unit) -> int:
+        """What is compared of units that have had as much: less for a higher priority."""
+        return -max(map(self._view.priority.__getitem__, unit)) if self.by_priority else 0
+
     def in_line(self, rows: Iterable[int]) -> list[int]:
         """Rows in the order in which they look for a home: the least served owners' first, of an
         owner those of the highest priority, of these the first."""

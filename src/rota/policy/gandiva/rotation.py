@@ -123,7 +123,6 @@ class Rotation(Part):
         """Let those who ran since the last turn come after those who have had less."""
         service_s, since_s, now_s = self._view.service_s, self._view.since_s, self._view.now_s
         weights = self._weights
-        priority = self._view.priority
         order = [each for each in self._order if each[2] not in self._ran]
         for row in self._ran:
             if row in weights:
@@ -131,7 +130,7 @@ class Rotation(Part):
                 since = since_s[row]
                 attained_s = service_s[row] + (now_s - since if since >= 0 else 0.0)
                 had = round((attained_s / weight + credit) * PER_UNIT)
-                order.append((had, -priority[row], row))
+                order.append((had, self._owners.tie((row,)), row))
         self.looked_at += len(self._ran)
         order.sort()
         self._order = order
