@@ -80,7 +80,7 @@ def parse_costs(
     """The charged costs: a set's, with what is given in their place. Raises InputError.
 
     ``restart_s`` stands for a whole set of its own; ``cost_set`` is the name of a set, or a file.
-    What costs nothing is a suspension of which nothing is known.
+    A suspension of which nothing is known costs nothing.
     """
     chosen = {key: value for key, value in given.items() if value is not None}
     named = {"--costs": cost_set is not None, "--restart-s": restart_s is not None}

@@ -149,7 +149,7 @@ def _notes(
     turn: bool | None,
     workers: int | None,
 ) -> list[str]:
-    """What was charged, how the log's own waits compare, the verdict, and what would change it."""
+    """Lines: the costs, the log's own waits, the verdict, and what would change the verdict."""
     entries = [entry for _, entry in found]
     ran = entries[0].summaries[0]
     charged = ran["costs"]

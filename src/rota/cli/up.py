@@ -727,7 +727,7 @@ def _own_nodes(provider: LocalProvider) -> str:
 
 
 def _offer(node: LocalNode) -> str:
-    """What a node offers; of one with all that the machine has, how much that is."""
+    """The slots that a node offers, with the machine's number if the node has all of them."""
     if node.gpus is not None:
         return node.offers
     from rota.live.agent.devices import offered_ids

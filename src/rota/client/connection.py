@@ -135,7 +135,7 @@ class Connection:
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
     def remedy(self, error: Exception) -> str:
-        """What helps where nobody answers."""
+        """The fix for an address where nobody answers."""
         if self._fixed_url is None:
             return "start one with: rota up"
         if "WRONG_VERSION_NUMBER" in str(error):

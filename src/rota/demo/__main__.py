@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rota.demo.busy import Waiting
+from rota.demo.busy import RunDelay
 from rota.demo.cluster import Run, run_workload
 from rota.demo.figures import Comparison, compare, settings_of
 from rota.demo.screen import ProgressLine
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     home = Path(tempfile.mkdtemp(prefix="rota-demo-"))
-    waiting = Waiting(home, time.monotonic)
+    waiting = RunDelay(home, time.monotonic)
     try:
         with stoppable() as check:
             compared = measure(console, home, options, waiting, check)
@@ -58,7 +58,7 @@ def measure(
     console: Console,
     home: Path,
     options: argparse.Namespace,
-    waiting: Waiting,
+    waiting: RunDelay,
     check: Callable[[], None],
 ) -> Comparison:
     """The measured runs, beside the simulator's predictions.
@@ -95,7 +95,7 @@ def run(
     settings: dict[str, str],
     trainings: tuple[Training, ...],
     jobs: list[tuple[float, dict[str, object]]],
-    waiting: Waiting,
+    waiting: RunDelay,
     check: Callable[[], None],
     until_s: float,
 ) -> Run:

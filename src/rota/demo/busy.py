@@ -11,7 +11,7 @@ MOST_DELAY = 0.25  # of the time that trainings want to run; alone on two cores 
 MOST_PRESSURE = 0.7  # of the time; some task waits now and then on a quiet machine, too
 
 
-class Waiting:
+class RunDelay:
     """The part of their time for which the trainings of some clusters waited for a core.
 
     That is their run delay over run delay and CPU time, as the kernel counts both for each process.

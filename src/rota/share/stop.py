@@ -99,7 +99,7 @@ class Duty:
             controller.ended(now_s)
 
 
-class Guard:
+class Waker:
     """A process that lets the trees below processes go on once this process is gone."""
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -131,7 +131,7 @@ class Throttle:
     ) -> None:
         self._duty, self._send = duty, send
         self._stopped, self._stop_at_s = False, 0.0
-        self._guard = Guard(pids)
+        self._guard = Waker(pids)
 
     def __enter__(self) -> "Throttle":
         return self

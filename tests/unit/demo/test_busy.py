@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rota.demo.busy import Waiting
+from rota.demo.busy import RunDelay
 from rota.experiment.runs.cores import Used
 
 RANK = "gandiva/nodes/vm/jobs/2/1/rank0.pid"
@@ -39,7 +39,7 @@ def waiting(tmp_path, kernel, clock=None, stalled_s=None):
     pressure = tmp_path / "pressure"
     if stalled_s is not None:
         stall(pressure, stalled_s)
-    return Waiting(tmp_path, clock or Clock(), pressure, kernel), pressure
+    return RunDelay(tmp_path, clock or Clock(), pressure, kernel), pressure
 
 
 def stall(pressure, seconds):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from rota.demo import __main__ as demo
-from rota.demo.busy import Waiting
+from rota.demo.busy import RunDelay
 from rota.demo.cluster import JobRecord, Run
 from rota.demo.story import print_story, write_report
 from rota.demo.workload import MIX
@@ -43,7 +43,7 @@ def test_the_default_policy_runs_and_by_the_full_demo_two_more(monkeypatch, tmp_
     options = argparse.Namespace(full=full, quantum=1.0, steps=None)
     written = io.StringIO()
     console = Console(file=written, width=100)
-    waiting = Waiting(tmp_path, lambda: 0.0)
+    waiting = RunDelay(tmp_path, lambda: 0.0)
     compared = demo.measure(console, tmp_path, options, waiting, lambda: None)
     live = ["gandiva", "tiresias", "fifo"] if full else ["gandiva"]
     assert ran == [(policy, not full) for policy in live]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rota.live.agent.processes import children_below, descendants
 from rota.live.wire.procfs import ENDED, STATE, STOPPED, stat_of
-from rota.share.stop import Guard
+from rota.share.stop import Waker
 
 PATIENCE_S = 10.0  # with a child that works on and has written nothing yet
 BRIEF_S = 0.5  # the same, if its parent was not waiting
@@ -47,7 +47,7 @@ class Waking:
         self._woken: dict[int, Sample] = {}  # as each went on
         self._busy: dict[int, Sample] = {}  # when each was last seen at work
         self._called = False  # True once those that do not seem to be stopped had their signal
-        self._guard: Guard | None = None  # while some are stopped
+        self._guard: Waker | None = None  # while some are stopped
 
     def step(self, now_s: float) -> bool:
         """Let those go on whose children have settled; True once none is stopped any more."""
@@ -66,7 +66,7 @@ class Waking:
             self.close()
         elif self._guard is None:
             with contextlib.suppress(OSError):  # no memory: the next agent lets them go on
-                self._guard = Guard([self._shim])
+                self._guard = Waker([self._shim])
         return is_over
 
     def close(self) -> None:

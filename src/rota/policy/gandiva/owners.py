@@ -13,7 +13,7 @@ from rota.model.job import Suspension
 from rota.model.view import View
 from rota.policy.base import PER_S
 from rota.policy.gandiva.jobs import Notes, turn_s
-from rota.policy.stages.fair_share import MILLI, Totals, parse_shares
+from rota.policy.stages.fair_share import MILLI, UseByOwner, parse_shares
 
 Unit = tuple[int, ...]
 
@@ -38,7 +38,7 @@ class Owners:
         settings: Mapping[str, Any],
         told: Mapping[str, Sequence[Any]],
         passed: Mapping[str, Sequence[Any]],
-        totals: Totals | None,
+        totals: UseByOwner | None,
     ) -> None:
         self._view, self._notes, self._set = view, notes, settings
         self._told = told

@@ -32,7 +32,7 @@ from rota.policy.gandiva.types import Types
 from rota.policy.gandiva.verdicts import Verdicts
 from rota.policy.information import LABEL
 from rota.policy.ordering.round_robin import RoundRobin
-from rota.policy.stages.fair_share import Totals, parse_shares
+from rota.policy.stages.fair_share import UseByOwner, parse_shares
 from rota.policy.stages.selection import Stages, has_a_say
 
 WAITING_TURN = Reason.SLICE_WAITING_TURN  # looked up once: it is compared for every job
@@ -139,7 +139,7 @@ class Gandiva(RoundRobin):
             raise PolicySettingError(
                 f"policy gandiva: shares={shares} has no effect with fair_share=no; drop one"
             )
-        self._totals = None if owner == "no" else Totals("vc" if owner == "vc" else "user")
+        self._totals = None if owner == "no" else UseByOwner("vc" if owner == "vc" else "user")
 
     def ran(self, view: View, row: int) -> float:
         """Seconds run per priority."""
@@ -198,7 +198,7 @@ class Round:
         settings: dict[str, Any],
         read: Mapping[int, Notes] | None = None,
         vain: Vain | None = None,
-        totals: Totals | None = None,
+        totals: UseByOwner | None = None,
     ) -> None:
         self.view = view
         self.what_if: WhatIf = view.what_if()

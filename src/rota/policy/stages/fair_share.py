@@ -39,7 +39,7 @@ class FairShare:
         self.half_life_s = half_life_s
         self.period_s = period_s
         self.shares = dict(shares)
-        self._totals = Totals(owner)
+        self._totals = UseByOwner(owner)
 
     def usage(self, view: View, mark: Any) -> Usage:
         """The stock that holds at the view's time: the one in ``mark``, or a new one if due."""
@@ -91,7 +91,7 @@ class FairShare:
         return float(2.0 ** (-seconds / self.half_life_s))
 
 
-class Totals:
+class UseByOwner:
     """GPU-seconds by owner, in thousandths; finished jobs are added up once.
 
     The sums are whole numbers: they come out the same however much of them was kept.
